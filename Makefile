@@ -1,0 +1,72 @@
+# One command for each thing. Needs python3.11 or newer and make; `make test` also Node.js 20.
+
+VENV := .venv
+BIN := $(VENV)/bin
+SUITE := tests/conformance
+
+# Asked only when the venv is made. Each candidate is run, as a name on the PATH may be a shim for nothing.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+# More options for serve, test, bench and torture, such as ARGS="-k settings".
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint format types bench torture clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(VENV)/.stamp-serve ## serve on 127.0.0.1:4437, with ./data unless ARGS says otherwise
+	@$(BIN)/millstream serve $(ARGS)
+
+# pytest comes last: its closing line is the result that CI reads.
+test: $(VENV)/.stamp-dev $(SUITE)/node_modules/.stamp ## lint, check format and types, run all quick tests
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.stamp-dev ## find mistakes and bad formatting
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+format: $(VENV)/.stamp-dev ## format the source and repair what can be repaired
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+types: $(VENV)/.stamp-dev ## check types
+	@$(BIN)/mypy
+
+bench: $(VENV)/.stamp-dev ## run the benchmarks; ARGS chooses
+	@$(BIN)/python bench/run.py $(ARGS)
+
+torture: $(VENV)/.stamp-dev ## kill, tear and flood servers for minutes
+	@$(BIN)/pytest tests/torture -m torture $(ARGS)
+
+clean: ## remove what tools made; ./data stays
+	rm -rf $(VENV) $(SUITE)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- what the targets above stand on; a stamp says when it was last done
+
+$(VENV)/.stamp-venv:
+	@test -n "$(PYTHON)" || { echo "Millstream needs Python 3.11 or newer; please install it." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-serve: pyproject.toml | $(VENV)/.stamp-venv
+	@$(BIN)/pip install --quiet --editable '.[arrow]'
+	@touch $@
+
+# The development install includes what `serve` needs, hence both stamps.
+$(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
+	@$(BIN)/pip install --quiet --editable '.[arrow,dev]'
+	@touch $(VENV)/.stamp-serve $@
+
+$(SUITE)/node_modules/.stamp: $(SUITE)/package.json $(SUITE)/package-lock.json
+	@command -v npm >/dev/null || { echo "The tests need Node.js 20 or newer with npm; please install it." >&2; exit 1; }
+	@cd $(SUITE) && npm ci --loglevel=error
+	@touch $@

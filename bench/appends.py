@@ -1,0 +1,149 @@
+"""Figure: durable appends of 256 bytes, by connections and streams.
+
+Millstream answers after fdatasync. Node's memory store never syncs; its file store
+syncs every append on its own and is asked for 80 streams at most, because beyond 100
+it answers false 404s. Streams are written in turn, which suits the file store best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadgen import Load, create_streams, run_load
+from servers import (
+    MILLSTREAM,
+    NODE_FILE,
+    NODE_FILE_STREAMS_MAX,
+    NODE_MEMORY,
+    Fleet,
+    Server,
+    settle,
+)
+from tables import (
+    Bar,
+    Figure,
+    Plan,
+    Samples,
+    Table,
+    in_turn,
+    number,
+    progress,
+    ratio,
+    times,
+)
+
+CONNECTIONS = (1, 8, 64, 256)
+BODY_BYTES = 256
+
+# Uncounted, so that the first cells do not meet a cold compiler in Node.
+WARM_UP = Load("append", f"append{NODE_FILE_STREAMS_MAX}", 64, NODE_FILE_STREAMS_MAX, seconds=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    connections: int
+    streams: int
+    peer: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.connections} x {self.streams}"
+
+    @property
+    def kind(self) -> str:
+        return f"append{self.streams}"
+
+
+def stream_counts(plan: Plan) -> tuple[int, ...]:
+    return (1, 500, plan.scaled(100_000, 20_000))
+
+
+def cells(plan: Plan) -> list[Cell]:
+    memory = [Cell(c, s, NODE_MEMORY) for s in stream_counts(plan) for c in CONNECTIONS]
+    return memory + [Cell(c, NODE_FILE_STREAMS_MAX, NODE_FILE) for c in CONNECTIONS]
+
+
+def measure(plan: Plan) -> Figure:
+    samples = Samples()
+    for round_ in range(plan.rounds):
+        progress(f"appends: round {round_ + 1} of {plan.rounds}")
+        with Fleet() as fleet:
+            _one_round(plan, round_, fleet, samples)
+    tables = [_table(plan, samples, NODE_MEMORY), _table(plan, samples, NODE_FILE)]
+    return Figure("appends", tables, _bars(plan, samples), samples)
+
+
+def _one_round(plan: Plan, round_: int, fleet: Fleet, samples: Samples) -> None:
+    """New servers every round: a heap that grows from round to round would slow the peer."""
+    kinds = [NODE_MEMORY, NODE_FILE] if plan.peers_only else [MILLSTREAM, NODE_MEMORY, NODE_FILE]
+    servers = {kind: fleet.start(kind) for kind in kinds}
+    for cell in {cell.kind: cell for cell in cells(plan)}.values():
+        for kind in servers:
+            if cell.streams <= NODE_FILE_STREAMS_MAX or kind != NODE_FILE:
+                create_streams(servers[kind], cell.kind, cell.streams)
+    for server in servers.values():
+        run_load(server, WARM_UP)
+    for cell in cells(plan):
+        for kind in in_turn(round_, (MILLSTREAM, cell.peer)):
+            if kind in servers:
+                settle(list(servers.values()))
+                samples.add(round_, kind, cell.name, _append(plan, servers[kind], cell))
+
+
+def _append(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:
+    load = Load(
+        "append",
+        cell.kind,
+        cell.connections,
+        cell.streams,
+        seconds=plan.seconds,
+        warmup_s=plan.warmup_s,
+        body_bytes=BODY_BYTES,
+    )
+    return run_load(server, load).values()
+
+
+def _table(plan: Plan, samples: Samples, peer: str) -> Table:
+    columns = ["connections x streams"]
+    for kind in (MILLSTREAM, peer):
+        columns += [f"{kind} /s", "p50 us", "p99 us", "cpu us"]
+    rows = []
+    for cell in cells(plan):
+        if cell.peer != peer:
+            continue
+        row = [cell.name]
+        for kind in (MILLSTREAM, peer):
+            keys = ("rate", "p50_us", "p99_us", "cpu_us")
+            row += [number(samples.median(kind, cell.name, key)) for key in keys]
+        rows.append([*row, times(_rate_ratio(samples, cell.name, peer))])
+    title = f"Durable appends of {BODY_BYTES} B beside {peer}, median of {plan.rounds}"
+    return Table(title, [*columns, "ratio"], rows)
+
+
+def _rate_ratio(samples: Samples, cell: str, peer: str) -> float | None:
+    return ratio(samples.median(MILLSTREAM, cell, "rate"), samples.median(peer, cell, "rate"))
+
+
+def _bars(plan: Plan, samples: Samples) -> list[Bar]:
+    limits = (
+        ("64 x 500", NODE_MEMORY, 2.0),
+        ("256 x 500", NODE_MEMORY, 2.5),
+        ("64 x 80", NODE_FILE, 15.0),
+        ("256 x 80", NODE_FILE, 15.0),
+    )
+    bars = [
+        Bar(f"appends {cell} vs {peer}", _rate_ratio(samples, cell, peer), limit, True, "x")
+        for cell, peer, limit in limits
+    ]
+    cpu_us = samples.median(MILLSTREAM, "256 x 500", "cpu_us")
+    bars.append(Bar("CPU per durable append, 256 connections", cpu_us, 40.0, False, " us"))
+    return [*bars, _many_streams_bar(plan, samples)]
+
+
+def _many_streams_bar(plan: Plan, samples: Samples) -> Bar:
+    many = max(stream_counts(plan))
+    growth = ratio(
+        samples.median(MILLSTREAM, f"256 x {many}", "cpu_us"),
+        samples.median(MILLSTREAM, "256 x 1", "cpu_us"),
+    )
+    return Bar(f"CPU per append, {many:,} streams vs 1", growth, 1.15, False, "x")

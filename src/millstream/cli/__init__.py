@@ -1,0 +1,1 @@
+"""The `millstream` command: one file per command, and what they print."""

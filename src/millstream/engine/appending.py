@@ -1,0 +1,175 @@
+"""The rules of appending and closing (protocol sections 5.2, 5.2.1 and 5.3).
+
+Checks come in this order: closed, content type, producer, If-Match, Stream-Seq, body. A duplicate ends at the
+producer check, whatever the later ones would say; a refusal changes nothing, producer state included.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model.commands import Append, Body
+from ..model.errors import (
+    BadRequest,
+    Conflict,
+    Fenced,
+    PreconditionFailed,
+    SequenceGap,
+    StreamClosed,
+    TooMany,
+)
+from ..model.etags import names_state
+from ..model.facts import Appended, Closed, Producer, size_of
+from ..model.media import media_type
+from ..model.positions import format_stream_id
+from ..model.records import StreamRecord
+from ..model.replies import Outcome, Receipt
+from .state import Stream
+
+if TYPE_CHECKING:
+    from .machine import Change, Machine
+
+
+def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[Change]) -> Receipt:
+    stream = machine.existing(command.key, now_ms)
+    view = stream.pending or stream
+    body = command.body
+    close_only = command.closes and not body.payload and body.upload is None and body.fault is None
+    if view.closed:
+        return _on_closed(view, command, close_only)
+    if not close_only:
+        _check_content_type(view, command.content_type)
+    producer = command.producer
+    if producer is not None:
+        checked = _check_producer(machine, stream, view, producer)
+        if isinstance(checked, Receipt):
+            return checked
+        producer = checked
+    if command.if_match is not None:
+        check_if_match(machine, view, command.if_match)
+    if command.stream_seq is not None:
+        _check_stream_seq(view, command.stream_seq)
+    if close_only:
+        machine.admit(stream, Closed(view.number, producer), now_ms, changes)
+        return _receipt(Outcome.CLOSED, view, view.tail, True, producer)
+    if body.fault is not None:
+        raise body.fault
+    fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms)
+    machine.admit(stream, fact, now_ms, changes)
+    return _receipt(Outcome.APPENDED, view, fact.offset + size_of(fact), command.closes, producer)
+
+
+def appended(
+    view: StreamRecord,
+    body: Body,
+    closes: bool,
+    producer: Producer | None,
+    stream_seq: str | None,
+    now_ms: int,
+) -> Appended:
+    """The fact that these messages follow what the stream holds."""
+    if now_ms > view.id_ms:
+        id_ms, id_seq = now_ms, 0
+    else:  # same millisecond, or a clock that stepped back: ids still only grow
+        id_ms, id_seq = view.id_ms, view.id_seq + 1
+    return Appended(
+        view.number,
+        view.tail,
+        id_ms,
+        id_seq,
+        b"" if body.upload is not None else body.payload,
+        body.lengths,
+        closes,
+        producer,
+        stream_seq,
+        body.upload,
+    )
+
+
+def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:
+    stream_id = format_stream_id(machine.incarnation, view.number)
+    if not names_state(if_match, stream_id, view.tail, view.closed):
+        raise PreconditionFailed(
+            "The stream has changed since that ETag. Read it again, decide anew, and send the new ETag."
+        )
+
+
+def _receipt(outcome: Outcome, view: StreamRecord, tail: int, closed: bool, producer: Producer | None) -> Receipt:
+    if producer is None:
+        return Receipt(outcome, view.number, tail, closed, view.content_type)
+    return Receipt(outcome, view.number, tail, closed, view.content_type, producer.epoch, producer.seq)
+
+
+def _on_closed(view: StreamRecord, command: Append, close_only: bool) -> Receipt:
+    producer = command.producer
+    closer = view.writers.closed_by if view.writers is not None else None
+    if producer is not None and closer is not None and _is_same(producer, closer):
+        return _receipt(Outcome.DUPLICATE, view, view.tail, True, producer)
+    if close_only:
+        return _receipt(Outcome.CLOSED, view, view.tail, True, producer)
+    raise StreamClosed("The stream is closed and takes no more data.", tail=view.tail)
+
+
+def _is_same(one: Producer, other: Producer) -> bool:
+    return (one.id, one.epoch, one.seq) == (other.id, other.epoch, other.seq)
+
+
+def _check_content_type(view: StreamRecord, content_type: str | None) -> None:
+    if content_type is None:
+        raise BadRequest(
+            f"An append needs a Content-Type; this stream's is '{view.content_type}'.",
+            code="content_type_missing",
+        )
+    if content_type != view.content_type and media_type(content_type) != media_type(view.content_type):
+        raise Conflict(
+            f"This stream holds '{view.content_type}', the append says '{content_type}'.",
+            code="content_type_mismatch",
+        )
+
+
+def _check_producer(machine: Machine, stream: Stream, view: StreamRecord, said: Producer) -> Producer | Receipt:
+    """The producer's stamp if the append is new, or the receipt of a duplicate."""
+    known = machine.producer_state(stream, said.id)
+    if known is None:
+        if said.seq != 0:
+            raise _gap(0, said.seq)
+        count = view.writers.producer_count if view.writers is not None else 0
+        if count >= machine.producers_max:
+            raise TooMany(
+                f"The stream remembers {count} producers, which is its limit (producers_max). Reuse a Producer-Id.",
+                code="too_many_producers",
+            )
+        return Producer(said.id, said.epoch, said.seq, True)
+    epoch, last = known
+    if said.epoch < epoch:
+        raise Fenced(
+            f"Producer epoch {said.epoch} is stale, {epoch} is current. Start again with a higher epoch, seq 0.",
+            epoch=epoch,
+        )
+    if said.epoch > epoch:
+        if said.seq != 0:
+            raise BadRequest("A new producer epoch starts with Producer-Seq 0.", code="bad_producer")
+        return said
+    if said.seq <= last:
+        return Receipt(Outcome.DUPLICATE, view.number, view.tail, view.closed, view.content_type, epoch, last)
+    if said.seq != last + 1:
+        raise _gap(last + 1, said.seq)
+    return said
+
+
+def _gap(expected: int, received: int) -> SequenceGap:
+    return SequenceGap(
+        f"Producer-Seq {received} leaves a gap: {expected} is next. Send the missing batches first.",
+        expected=expected,
+        received=received,
+    )
+
+
+def _check_stream_seq(view: StreamRecord, stream_seq: str) -> None:
+    last = view.writers.stream_seq if view.writers is not None else None
+    # Header values are decoded as Latin-1, so comparing text compares bytes, as the protocol asks.
+    if last is not None and stream_seq <= last:
+        raise Conflict(
+            f"Stream-Seq must grow: '{stream_seq}' is not after '{last}' in byte order.",
+            code="stream_seq_regression",
+        )

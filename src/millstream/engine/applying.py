@@ -1,0 +1,84 @@
+"""How each fact changes a record. The only code that does: running, replay, overlays and checkpoints share it.
+
+Nothing here judges. An assertion that fails means that the journal and the state have parted, which must stop
+the process rather than serve wrong data.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..model import facts
+from ..model.facts import Producer
+from ..model.records import BucketRecord, Lease, StreamRecord, Writers
+
+_NO_WRITERS = Writers()
+
+
+def born(fact: facts.StreamCreated, sequence: int, at_ms: int) -> StreamRecord:
+    """The record of a stream that has just been created."""
+    record = StreamRecord(sequence, fact.key, fact.content_type, at_ms, at_ms)
+    if fact.ttl_s is not None or fact.expires_at_ms is not None:
+        record.lease = Lease(fact.ttl_s, fact.expires_at_ms, at_ms, fact.sliding)
+    return record
+
+
+def apply_to_stream(record: StreamRecord, fact: facts.StreamFact, at_ms: int) -> None:
+    kind = type(fact)
+    if kind is facts.Appended:
+        assert isinstance(fact, facts.Appended)
+        _append(record, fact, at_ms)
+    elif kind is facts.Touched:
+        _renew(record, at_ms)
+    elif kind is facts.Closed:
+        assert isinstance(fact, facts.Closed)
+        record.written_ms = at_ms
+        _renew(record, at_ms)
+        _close(record, fact.producer)
+    else:
+        record.deleted = True
+
+
+def apply_to_bucket(record: BucketRecord, fact: facts.Fact) -> None:
+    kind = type(fact)
+    if kind is facts.StreamCreated:
+        record.streams += 1
+    elif kind is facts.BucketDeleted:
+        record.deleted = True
+    elif kind is not facts.BucketCreated:
+        record.streams -= 1
+
+
+def _append(record: StreamRecord, fact: facts.Appended, at_ms: int) -> None:
+    assert fact.offset == record.tail, (record.key, fact.offset, record.tail)
+    record.tail = fact.offset + facts.size_of(fact)
+    record.written_ms = at_ms
+    record.id_ms = fact.id_ms
+    record.id_seq = fact.id_seq if fact.lengths is None else fact.id_seq + max(len(fact.lengths) - 1, 0)
+    if record.lease is not None:
+        _renew(record, at_ms)
+    if fact.stream_seq is not None:
+        record.writers = replace(record.writers or _NO_WRITERS, stream_seq=fact.stream_seq)
+    if fact.closes:
+        _close(record, fact.producer)
+    elif fact.producer is not None and fact.producer.is_new:
+        _count_producer(record)
+
+
+def _close(record: StreamRecord, producer: Producer | None) -> None:
+    record.closed = True
+    if producer is not None:
+        if producer.is_new:
+            _count_producer(record)
+        record.writers = replace(record.writers or _NO_WRITERS, closed_by=producer)
+
+
+def _count_producer(record: StreamRecord) -> None:
+    writers = record.writers or _NO_WRITERS
+    record.writers = replace(writers, producer_count=writers.producer_count + 1)
+
+
+def _renew(record: StreamRecord, at_ms: int) -> None:
+    lease = record.lease
+    if lease is not None and lease.sliding and at_ms > lease.renewed_ms:
+        record.lease = replace(lease, renewed_ms=at_ms)

@@ -1,0 +1,395 @@
+"""The state machine: finds streams, dispatches commands to their rule book, applies facts.
+
+    decide(command, now)  -> a receipt, and facts that now lie over the committed state
+    publish(changes)      <- the journal has them: they become the committed state
+    replay(fact)          <- the same, at start
+    drop_overlays()       <- the journal failed: what was in flight never happened, as far as anybody was told
+
+Everything that affects state lives in this folder. A decision is atomic: every check comes before the first
+`admit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..model import commands, facts
+from ..model.errors import NotFound
+from ..model.facts import Fact, Producer
+from ..model.names import split_key
+from ..model.records import StreamRecord
+from ..model.replies import Receipt
+from .appending import decide_append
+from .applying import apply_to_bucket, apply_to_stream, born
+from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
+from .state import Bucket, HotRecord, Shelf, Stream
+
+
+class Change(NamedTuple):
+    """A decided fact and what it is about."""
+
+    subject: Stream | Bucket | None
+    fact: Fact
+
+
+class Machine:
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        incarnation: int,
+        next_sequence: int = 1,
+        ttl_renewal: bool = True,
+        producers_max: int = 10_000,
+    ) -> None:
+        self.incarnation = incarnation
+        self.next_sequence = next_sequence  # of the next decided fact
+        self.ttl_renewal = ttl_renewal
+        self.producers_max = producers_max
+        self.streams: dict[str, Stream] = {}  # committed; a deleted one stays until the catalog knows
+        self.buckets: dict[str, Bucket] = {}
+        self.uploads: dict[int, list[bytes]] = {}
+        self.hot_bytes = 0
+        self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
+        self._shelf = shelf
+        self._cut_sequence = 0  # where the last cut for a checkpoint was made
+        self._dirty: list[Stream] = []  # changed since then, each once
+        self._dirty_buckets: list[Bucket] = []
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def decide(self, command: commands.Command, now_ms: int, changes: list[Change]) -> Receipt:
+        """Judge a command; facts go to the end of `changes`. Raises `Refused`, and then nothing has changed."""
+        kind = type(command)
+        if kind is commands.Append:
+            return decide_append(self, command, now_ms, changes)  # type: ignore[arg-type]
+        if kind is commands.Create:
+            return decide_create(self, command, now_ms, changes)  # type: ignore[arg-type]
+        if kind is commands.Touch:
+            return decide_touch(self, command, now_ms, changes)  # type: ignore[arg-type]
+        if kind is commands.Expire:
+            return decide_expire(self, command, now_ms, changes)  # type: ignore[arg-type]
+        assert isinstance(command, commands.Delete)
+        return decide_delete(self, command, now_ms, changes)
+
+    def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
+        """Lay a decided fact over the stream's committed state."""
+        apply_to_stream(stream.overlay(), fact, now_ms)
+        stream.inflight += 1
+        kind = type(fact)
+        if kind is facts.Appended or kind is facts.Closed:
+            producer: Producer | None = fact.producer  # type: ignore[union-attr]
+            if producer is not None:
+                if stream.pending_producers is None:
+                    stream.pending_producers = {}
+                stream.pending_producers[producer.id] = (producer.epoch, producer.seq)
+        elif kind is not facts.Touched:
+            self._count_in_bucket(stream.key, fact)
+        self.next_sequence += 1
+        changes.append(Change(stream, fact))
+
+    def admit_new(self, fact: facts.StreamCreated, now_ms: int, changes: list[Change]) -> Stream:
+        stream = Stream.from_record(born(fact, self.next_sequence, now_ms))
+        stream.seen_ms = now_ms
+        stream.overlay()
+        stream.inflight = 1
+        self._arriving[fact.key] = stream
+        self._count_in_bucket(fact.key, fact)
+        self.next_sequence += 1
+        changes.append(Change(stream, fact))
+        return stream
+
+    def ensure_bucket(self, name: str, now_ms: int, changes: list[Change]) -> None:
+        """The flat surface needs no bucket to exist: one is recorded with its first stream."""
+        bucket = self.find_bucket(name)
+        if bucket is not None and not bucket.view().deleted:
+            return
+        if bucket is None:
+            bucket = self.buckets[name] = Bucket(name, now_ms, implicit=True, deleted=True)
+        bucket.overlay().deleted = False
+        bucket.inflight += 1
+        self.next_sequence += 1
+        changes.append(Change(bucket, facts.BucketCreated(name, implicit=True)))
+
+    def admit_upload_fact(self, fact: facts.UploadFact, changes: list[Change]) -> None:
+        """Parts need no decision."""
+        self.next_sequence += 1
+        changes.append(Change(None, fact))
+
+    def _count_in_bucket(self, key: str, fact: Fact) -> None:
+        bucket = self.find_bucket(split_key(key)[0])
+        assert bucket is not None, key
+        apply_to_bucket(bucket.overlay(), fact)
+        bucket.inflight += 1
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Stream | None:
+        """The stream as decisions see it, deleted ones included: from memory, or fetched into it."""
+        if self._arriving:
+            arriving = self._arriving.get(key)
+            if arriving is not None:
+                return arriving
+        return self.streams.get(key) or self._fetch(key)
+
+    def existing(self, key: str, now_ms: int) -> Stream:
+        stream = self.find(key)
+        if stream is None or not self.is_live(stream, now_ms):
+            raise NotFound("There is no such stream. Create it with PUT.")
+        return stream
+
+    def visible(self, key: str, now_ms: int) -> Stream:
+        """The stream as readers see it: committed, not deleted, not expired."""
+        stream = self.streams.get(key) or self._fetch(key)
+        if stream is None or stream.deleted or (stream.lease is not None and self._is_over(stream, stream, now_ms)):
+            raise NotFound("There is no such stream. Create it with PUT.")
+        return stream
+
+    def is_live(self, stream: Stream, now_ms: int) -> bool:
+        view = stream.pending or stream
+        return not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms))
+
+    def _is_over(self, stream: Stream, view: StreamRecord, now_ms: int) -> bool:
+        return now_ms >= deadline_ms(stream, view)
+
+    def _fetch(self, key: str) -> Stream | None:
+        record = self._shelf.stream(key)
+        if record is None:
+            return None
+        stream = self.streams[key] = Stream.from_record(record)
+        return stream
+
+    def find_bucket(self, name: str) -> Bucket | None:
+        bucket = self.buckets.get(name)
+        if bucket is None:
+            record = self._shelf.bucket(name)
+            if record is None:
+                return None
+            bucket = self.buckets[name] = Bucket.from_record(record)
+        return bucket
+
+    def producer_state(self, stream: Stream, producer_id: str) -> tuple[int, int] | None:
+        """(epoch, seq) of a producer as decisions see it."""
+        if stream.pending_producers is not None:
+            pending = stream.pending_producers.get(producer_id)
+            if pending is not None:
+                return pending
+        loaded = stream.producers
+        if loaded is None:
+            loaded = stream.producers = {}
+        state = loaded.get(producer_id)
+        if state is None and stream.writers is not None and stream.writers.producer_count > len(loaded):
+            state = self._shelf.producer(stream.number, producer_id)
+            if state is not None:
+                loaded[producer_id] = state
+        return state
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def publish(self, changes: Sequence[Change], first_sequence: int, at_ms: int) -> None:
+        """The journal holds these facts: make them the committed state."""
+        sequence = first_sequence
+        for subject, fact in changes:
+            if type(subject) is Stream:
+                if type(fact) is facts.StreamCreated:
+                    self._publish_new(subject, fact, sequence)
+                else:
+                    self._commit(subject, fact, sequence, at_ms)  # type: ignore[arg-type]
+                subject.settle()
+            elif isinstance(subject, Bucket):
+                subject.deleted = type(fact) is facts.BucketDeleted
+                self._bucket_changed(subject, sequence)
+                subject.settle()
+            else:
+                self.apply_upload(fact, sequence)  # type: ignore[arg-type]
+            sequence += 1
+
+    def _publish_new(self, stream: Stream, fact: facts.StreamCreated, sequence: int) -> None:
+        assert stream.number == sequence, (stream.number, sequence)
+        self.streams[fact.key] = stream
+        if self._arriving.get(fact.key) is stream:
+            del self._arriving[fact.key]
+        self._settle_bucket(fact.key, fact, sequence)
+        self._mark_dirty(stream, sequence)
+
+    def _commit(self, stream: Stream, fact: facts.StreamFact, sequence: int, at_ms: int) -> None:
+        apply_to_stream(stream, fact, at_ms)
+        if type(fact) is facts.Appended:
+            self._keep_hot(stream, fact, sequence, at_ms)
+        producer = getattr(fact, "producer", None)
+        if producer is not None:
+            _remember(stream, producer)
+        if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
+            stream.seen_ms = stream.lease.renewed_ms
+        if stream.deleted:
+            self._free_hot(stream)
+            self._settle_bucket(stream.key, fact, sequence)
+        self._mark_dirty(stream, sequence)
+
+    def _keep_hot(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
+        payload = fact.payload
+        if fact.upload is not None:
+            payload = b"".join(self.uploads.pop(fact.upload))
+            assert len(payload) == facts.size_of(fact), (stream.key, fact.upload)
+        if not payload:
+            return
+        record = HotRecord(fact.offset, payload, fact.lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
+        if stream.hot is None:
+            stream.hot = [record]
+        else:
+            stream.hot.append(record)
+        self.hot_bytes += len(payload)
+
+    def apply_upload(self, fact: facts.UploadFact, sequence: int) -> None:
+        if isinstance(fact, facts.PartsDropped):
+            self.uploads.pop(fact.upload, None)
+        elif fact.upload == 0:
+            self.uploads[sequence] = [fact.payload]
+        else:
+            self.uploads[fact.upload].append(fact.payload)
+
+    def _settle_bucket(self, key: str, fact: Fact, sequence: int) -> None:
+        bucket = self.find_bucket(split_key(key)[0])
+        assert bucket is not None, key
+        apply_to_bucket(bucket, fact)
+        self._bucket_changed(bucket, sequence)
+        bucket.settle()
+
+    def _bucket_changed(self, bucket: Bucket, sequence: int) -> None:
+        if bucket.changed <= self._cut_sequence:
+            self._dirty_buckets.append(bucket)
+        bucket.changed = sequence
+
+    def _mark_dirty(self, stream: Stream, sequence: int) -> None:
+        if stream.changed <= self._cut_sequence:
+            self._dirty.append(stream)
+        stream.changed = sequence
+
+    def drop_overlays(self, changes: Sequence[Change]) -> None:
+        """The journal did not take these facts: forget that they were decided."""
+        self._arriving.clear()
+        for subject, _ in changes:
+            if subject is not None:
+                subject.pending = None
+                subject.inflight = 0
+            if isinstance(subject, Stream):
+                subject.pending_producers = None
+        for bucket in self.buckets.values():
+            bucket.pending, bucket.inflight = None, 0
+
+    # -- replaying ---------------------------------------------------------------------------------
+
+    def replayed_stream(self, number: int, known: dict[int, Stream]) -> Stream:
+        """The stream a replayed fact is about; `known` maps numbers to streams for the time of the replay."""
+        stream = known.get(number)
+        if stream is None:
+            record = self._shelf.stream_numbered(number)
+            assert record is not None, f"a fact names stream {number}, which nobody created"
+            stream = known[number] = self.streams[record.key] = Stream.from_record(record)
+        return stream
+
+    def replay(self, fact: Fact, sequence: int, at_ms: int, known: dict[int, Stream]) -> None:
+        """Apply one journaled fact at start."""
+        assert sequence == self.next_sequence, (sequence, self.next_sequence)
+        self.next_sequence += 1
+        kind = type(fact)
+        if kind is facts.StreamCreated:
+            assert isinstance(fact, facts.StreamCreated)
+            stream = known[sequence] = Stream.from_record(born(fact, sequence, at_ms))
+            self._replayed_in_bucket(fact.key)
+            self._publish_new(stream, fact, sequence)
+        elif kind is facts.BucketCreated or kind is facts.BucketDeleted:
+            self._replay_bucket(fact, sequence, at_ms)  # type: ignore[arg-type]
+        elif kind is facts.PartStored or kind is facts.PartsDropped:
+            self.apply_upload(fact, sequence)  # type: ignore[arg-type]
+        else:
+            stream = self.replayed_stream(fact.stream, known)  # type: ignore[union-attr]
+            if kind is facts.StreamDeleted or kind is facts.StreamExpired:
+                self._replayed_in_bucket(stream.key)
+            self._commit(stream, fact, sequence, at_ms)  # type: ignore[arg-type]
+
+    def _replayed_in_bucket(self, key: str) -> None:
+        bucket = self.find_bucket(split_key(key)[0])
+        assert bucket is not None, key
+        bucket.inflight += 1  # `_settle_bucket` takes it off again
+
+    def _replay_bucket(self, fact: facts.BucketFact, sequence: int, at_ms: int) -> None:
+        bucket = self.find_bucket(fact.bucket)
+        if bucket is None or isinstance(fact, facts.BucketCreated):
+            implicit = isinstance(fact, facts.BucketCreated) and fact.implicit
+            bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, at_ms, implicit=implicit)
+        apply_to_bucket(bucket, fact)
+        self._bucket_changed(bucket, sequence)
+
+    # -- leaving memory ----------------------------------------------------------------------------
+
+    def cut(self, sequence: int) -> tuple[list[Stream], list[Bucket]]:
+        """What has changed since the last cut: a checkpoint up to `sequence`, the last that was published,
+        will have it in the catalog."""
+        cut = self._dirty, self._dirty_buckets
+        self._dirty, self._dirty_buckets, self._cut_sequence = [], [], sequence
+        return cut
+
+    def checkpointed(self, stream: Stream, sequence: int) -> None:
+        """The catalog and the segments have all of the stream's changes up to `sequence`."""
+        if stream.hot is not None:
+            self._cool(stream, sequence)
+        if stream.deleted and stream.changed <= sequence and self.streams.get(stream.key) is stream:
+            del self.streams[stream.key]
+
+    def bucket_checkpointed(self, bucket: Bucket, sequence: int) -> None:
+        if bucket.changed <= sequence and not bucket.inflight and self.buckets.get(bucket.name) is bucket:
+            del self.buckets[bucket.name]
+
+    def _cool(self, stream: Stream, sequence: int) -> None:
+        hot = stream.hot
+        assert hot is not None
+        count = 0
+        for record in hot:
+            if record.sequence > sequence:
+                break
+            self.hot_bytes -= len(record.payload)
+            count += 1
+        stream.hot = hot[count:] or None
+
+    def _free_hot(self, stream: Stream) -> None:
+        for record in stream.hot or ():
+            self.hot_bytes -= len(record.payload)
+        stream.hot = None
+
+    def evict(self, limit: int, checkpointed_sequence: int) -> int:
+        """Let idle streams go until at most `limit` are in memory; the catalog has them. Returns how many."""
+        excess = len(self.streams) - limit
+        evicted = 0
+        for key in self._oldest(2 * excess if excess > 0 else 0):
+            stream = self.streams.pop(key)
+            idle = stream.changed <= checkpointed_sequence and not stream.inflight and not stream.followers
+            if idle and not stream.hot and not stream.deleted:
+                evicted += 1
+                if evicted >= excess:
+                    break
+            else:
+                self.streams[key] = stream  # to the end of the line
+        return evicted
+
+    def _oldest(self, count: int) -> list[str]:
+        keys: Iterator[str] = iter(self.streams)
+        return [key for key, _ in zip(keys, range(count), strict=False)]
+
+
+def deadline_ms(stream: Stream, view: StreamRecord) -> int:
+    """When the stream's time is up; renewals that were not journaled count."""
+    lease = view.lease
+    assert lease is not None
+    if lease.expires_at_ms is not None:
+        return lease.expires_at_ms
+    assert lease.ttl_s is not None
+    renewed = max(lease.renewed_ms, stream.seen_ms) if lease.sliding else lease.renewed_ms
+    return renewed + lease.ttl_s * 1000
+
+
+def _remember(stream: Stream, producer: Producer) -> None:
+    if stream.producers is None:
+        stream.producers = {}
+    stream.producers[producer.id] = (producer.epoch, producer.seq)

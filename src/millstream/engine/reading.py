@@ -1,0 +1,124 @@
+"""Which bytes answer a read, and where they lie. Chooses, fetches nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+from ..model.errors import BadRequest, Gone
+from ..model.media import is_json
+from ..model.offsets import BEGINNING, NOW
+from .state import HotRecord, Stream
+
+
+class Cut(msgspec.Struct, frozen=True, gc=False):
+    """A run of whole messages, or of bytes: what one read returns.
+
+    `pieces` are messages for a JSON stream, and otherwise pieces of the byte range in any division.
+    """
+
+    start: int
+    end: int
+    pieces: list[bytes]
+
+
+def resolve_offset(stream: Stream, offset: int) -> int:
+    """The real offset behind a requested one, or why it cannot be read."""
+    if offset == NOW:
+        return stream.tail
+    if offset == BEGINNING:
+        return stream.earliest
+    if offset > stream.tail:
+        raise BadRequest(
+            f"The offset lies beyond the stream's tail, {stream.tail:020d}. "
+            "If the stream was deleted and created again, start from -1.",
+            code="offset_beyond_tail",
+        )
+    if offset < stream.earliest:
+        raise Gone(
+            "That part of the history is no longer kept. Start from the earliest kept offset.",
+            code="offset_trimmed",
+            earliest=stream.earliest,
+        )
+    return offset
+
+
+def cut_hot(stream: Stream, start: int, bytes_max: int) -> Cut:
+    """Read from memory; `start` must not lie before the hot tail."""
+    hot = stream.hot
+    if not hot or start >= stream.tail:
+        return Cut(start, start, [])
+    assert start >= hot[0].offset, (start, hot[0].offset)
+    first = bisect_right(hot, start, key=_offset) - 1 if start > hot[0].offset else 0
+    if is_json(stream.content_type):
+        return _cut_messages(hot, first, start, bytes_max)
+    return _cut_bytes(hot, first, start, bytes_max)
+
+
+def _offset(record: HotRecord) -> int:
+    return record.offset
+
+
+def _cut_bytes(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
+    """Whole records while they fit; a single one that does not is cut where the budget ends."""
+    pieces: list[bytes] = []
+    end = start
+    for index in range(first, len(hot)):
+        record = hot[index]
+        payload = record.payload if end == record.offset else record.payload[end - record.offset :]
+        if end + len(payload) - start > bytes_max:
+            if not pieces:
+                pieces.append(payload[:bytes_max])
+                end += len(pieces[0])
+            break
+        pieces.append(payload)
+        end += len(payload)
+    return Cut(start, end, pieces)
+
+
+def _cut_messages(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
+    pieces: list[bytes] = []
+    end = start
+    for index in range(first, len(hot)):
+        record = hot[index]
+        if record.lengths is None and end == record.offset:
+            messages = [record.payload]
+        else:
+            lengths = record.lengths if record.lengths is not None else [len(record.payload)]
+            messages = split_messages(record.payload, lengths, end - record.offset)
+        end, full = take_messages(messages, pieces, start, end, bytes_max)
+        if full:
+            break
+    return Cut(start, end, pieces)
+
+
+def split_messages(payload: bytes | memoryview, lengths: Sequence[int], skip: int) -> list[bytes]:
+    """The messages after the first `skip` bytes, which must end with a message."""
+    messages: list[bytes] = []
+    at = 0
+    for length in lengths:
+        if at >= skip:
+            messages.append(bytes(payload[at : at + length]))
+        at += length
+        if at > skip and not messages:
+            raise BadRequest(
+                "The offset lies inside a message. Use a Stream-Next-Offset value as it was returned.",
+                code="offset_not_a_boundary",
+            )
+    return messages
+
+
+def take_messages(messages: list[bytes], pieces: list[bytes], start: int, end: int, bytes_max: int) -> tuple[int, bool]:
+    """Move messages to `pieces` while they fit, at least one in all; the new end, and whether it is full."""
+    size = sum(map(len, messages))
+    if end + size - start <= bytes_max:
+        pieces.extend(messages)
+        return end + size, False
+    for message in messages:
+        if pieces and end + len(message) - start > bytes_max:
+            return end, True
+        pieces.append(message)
+        end += len(message)
+    return end, end - start >= bytes_max

@@ -1,0 +1,105 @@
+"""What one stream and one bucket are while they are in memory: their record and what surrounds it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol
+
+import msgspec
+
+from ..model.records import BucketRecord, StreamRecord
+
+
+class HotRecord(msgspec.Struct, frozen=True, gc=False):
+    """One append that is not in a segment yet."""
+
+    offset: int
+    payload: bytes
+    lengths: list[int] | None
+    at_ms: int
+    id_ms: int
+    id_seq: int
+    sequence: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + len(self.payload)
+
+
+class Stream(StreamRecord, gc=False):
+    """A stream in memory. The inherited fields are the committed state.
+
+    `pending` is the overlay: the state as it will be once everything in flight is durable. Decisions look at
+    it, readers never do.
+    """
+
+    pending: StreamRecord | None = None
+    inflight: int = 0
+    changed: int = 0  # sequence of the last committed change; the catalog has it once it checkpointed that far
+    hot: list[HotRecord] | None = None
+    followers: list[Any] | None = None  # of `node.followers`; the engine only asks whether there are any
+    producers: dict[str, tuple[int, int]] | None = None  # (epoch, seq), as far as loaded
+    pending_producers: dict[str, tuple[int, int]] | None = None
+    seen_ms: int = 0  # the last renewal of a sliding TTL, journaled or not
+
+    @classmethod
+    def from_record(cls, record: StreamRecord) -> Stream:
+        stream = cls(*(getattr(record, field) for field in StreamRecord.__struct_fields__))
+        if record.lease is not None:
+            # Renewals are thinned before they are journaled: after a reload the deadline may be later, never
+            # earlier than what readers were promised.
+            stream.seen_ms = record.lease.renewed_ms + record.lease.thinning_ms()
+        return stream
+
+    def view(self) -> StreamRecord:
+        """What a decision must look at."""
+        return self.pending or self
+
+    def overlay(self) -> StreamRecord:
+        if self.pending is None:
+            self.pending = copy.copy(self)
+        return self.pending
+
+    def settle(self) -> None:
+        """One change in flight less."""
+        self.inflight -= 1
+        if self.inflight == 0:
+            self.pending = None
+            self.pending_producers = None
+
+    @property
+    def hot_from(self) -> int:
+        """The first offset that is in memory."""
+        return self.hot[0].offset if self.hot else self.tail
+
+
+class Bucket(BucketRecord, gc=False):
+    pending: BucketRecord | None = None
+    inflight: int = 0
+    changed: int = 0
+
+    @classmethod
+    def from_record(cls, record: BucketRecord) -> Bucket:
+        return cls(*(getattr(record, field) for field in BucketRecord.__struct_fields__))
+
+    def view(self) -> BucketRecord:
+        return self.pending or self
+
+    def overlay(self) -> BucketRecord:
+        if self.pending is None:
+            self.pending = copy.copy(self)
+        return self.pending
+
+    def settle(self) -> None:
+        self.inflight -= 1
+        if self.inflight == 0:
+            self.pending = None
+
+
+class Shelf(Protocol):
+    """Where streams that are not in memory are looked up (the catalog, or a dictionary in tests)."""
+
+    def stream(self, key: str) -> StreamRecord | None: ...
+    def stream_numbered(self, number: int) -> StreamRecord | None: ...
+    def producer(self, number: int, producer_id: str) -> tuple[int, int] | None: ...
+    def bucket(self, name: str) -> BucketRecord | None: ...

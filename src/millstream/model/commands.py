@@ -1,0 +1,67 @@
+"""Every change that can be asked for, as plain values. `engine` decides about them.
+
+A command carries a parse failure as a value (`fault`): whether it matters depends on the stream's state, and
+the order of checks is the engine's business.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .errors import BadRequest
+from .facts import Producer
+
+
+class Body(msgspec.Struct, frozen=True, gc=False):
+    """What to append: the messages' bytes in a row, or why they could not be had."""
+
+    payload: bytes = b""
+    lengths: list[int] | None = None  # of each message; None: the payload is one message
+    fault: BadRequest | None = None
+    upload: int | None = None  # the payload has been journaled as parts already
+
+
+EMPTY_BODY = Body()
+
+
+class Create(msgspec.Struct, frozen=True, gc=False):
+    key: str
+    content_type: str | None = None
+    ttl_s: int | None = None
+    expires_at_ms: int | None = None
+    closed: bool = False
+    body: Body = EMPTY_BODY
+    producer: Producer | None = None
+    stream_seq: str | None = None
+    if_match: str | None = None
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    key: str
+    content_type: str | None
+    body: Body
+    closes: bool = False
+    producer: Producer | None = None
+    stream_seq: str | None = None
+    if_match: str | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    key: str
+
+
+class Expire(msgspec.Struct, frozen=True, gc=False):
+    """The sweeper's request: record that the stream's time is up, if it is."""
+
+    key: str
+    number: int
+
+
+class Touch(msgspec.Struct, frozen=True, gc=False):
+    """A read reached a stream with a sliding TTL."""
+
+    key: str
+    number: int
+
+
+Command = Create | Append | Delete | Expire | Touch

@@ -1,0 +1,122 @@
+"""Every public error. Coarse types, rich messages: each says what was wrong and what to do next.
+
+    MillstreamError
+     ├── Refused                  the request is at fault; nothing was changed
+     │    ├── BadRequest            malformed: header, parameter, body, name
+     │    ├── NotFound              no such stream
+     │    ├── Gone                  it was here and is not any more: another incarnation, trimmed history
+     │    ├── Conflict              well-formed, but the stream's state says no
+     │    │    ├── StreamClosed
+     │    │    └── SequenceGap
+     │    ├── Fenced                a newer epoch of this producer exists
+     │    ├── PreconditionFailed    If-Match names another state
+     │    ├── TooLarge              over a documented limit
+     │    └── TooMany               over a cap that only the operator can raise
+     ├── Unavailable              the server cannot do it now; retry later
+     │    └── OutcomeUnknown        it may or may not have happened: read before you retry
+     └── StorageError             what is on disk cannot be used; the operator must act
+          ├── CorruptData
+          ├── UnknownFormat
+          └── DirectoryInUse
+
+How they look on the wire is one table per protocol (`protocol/http/error_table.py`).
+"""
+
+from __future__ import annotations
+
+
+class MillstreamError(Exception):
+    """Base of all errors; `code` is stable and machine-readable, the message is for people."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+
+
+class Refused(MillstreamError):
+    code = "refused"
+
+
+class BadRequest(Refused):
+    code = "bad_request"
+
+
+class NotFound(Refused):
+    code = "not_found"
+
+
+class Gone(Refused):
+    code = "gone"
+
+    def __init__(self, message: str, *, code: str | None = None, earliest: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.earliest = earliest
+
+
+class Conflict(Refused):
+    code = "conflict"
+
+
+class StreamClosed(Conflict):
+    code = "stream_closed"
+
+    def __init__(self, message: str, *, tail: int) -> None:
+        super().__init__(message)
+        self.tail = tail
+
+
+class SequenceGap(Conflict):
+    code = "producer_sequence_gap"
+
+    def __init__(self, message: str, *, expected: int, received: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.received = received
+
+
+class Fenced(Refused):
+    code = "producer_fenced"
+
+    def __init__(self, message: str, *, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+
+class PreconditionFailed(Refused):
+    code = "precondition_failed"
+
+
+class TooLarge(Refused):
+    code = "too_large"
+
+
+class TooMany(Refused):
+    code = "too_many"
+
+
+class Unavailable(MillstreamError):
+    code = "unavailable"
+
+
+class OutcomeUnknown(Unavailable):
+    code = "outcome_unknown"
+
+
+class StorageError(MillstreamError):
+    code = "storage"
+
+
+class CorruptData(StorageError):
+    code = "corrupt_data"
+
+
+class UnknownFormat(StorageError):
+    code = "unknown_format"
+
+
+class DirectoryInUse(StorageError):
+    code = "directory_in_use"

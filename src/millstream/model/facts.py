@@ -1,0 +1,107 @@
+"""Every decided fact that goes into the journal, and nothing else.
+
+Facts are outcomes, not requests: replay and followers apply them and never judge again. A fact's time and
+sequence belong to the batch that carries it (`codec`). Fields are only ever added at the end, with a default:
+that is what keeps old journals readable.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Producer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who appended, for exactly-once writes (protocol section 5.2.1)."""
+
+    id: str
+    epoch: int
+    seq: int
+    is_new: bool = False  # first contact with the stream: what the stream counts against its cap
+
+
+class BucketCreated(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    bucket: str
+    implicit: bool = False
+
+
+class BucketDeleted(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    bucket: str
+
+
+class StreamCreated(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+    """A new stream; its number is the sequence of this very fact."""
+
+    key: str
+    content_type: str
+    ttl_s: int | None = None
+    expires_at_ms: int | None = None
+    sliding: bool = True  # reads and writes renew the TTL
+
+
+class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """Messages, who sent them, and whether they were the last: one atomic fact.
+
+    `offset` and the id of the first message are spelled out although they could be derived, so that a journal
+    file can be read alone and both sides can check that they agree.
+    """
+
+    stream: int
+    offset: int
+    id_ms: int
+    id_seq: int
+    payload: bytes
+    lengths: list[int] | None = None  # of each message; None: the payload is one message
+    closes: bool = False
+    producer: Producer | None = None
+    stream_seq: str | None = None
+    upload: int | None = None  # the payload lies in an earlier upload's parts; `lengths` is given then
+
+
+class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
+    stream: int
+    producer: Producer | None = None
+
+
+class StreamDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
+    stream: int
+
+
+class StreamExpired(msgspec.Struct, frozen=True, array_like=True, tag=7, gc=False):
+    stream: int
+
+
+class Touched(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
+    """A read renewed a sliding TTL."""
+
+    stream: int
+
+
+class PartStored(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
+    """A piece of a large body; it becomes visible with the `Appended` that names the upload.
+
+    An upload is named by the sequence of its first part, which itself says 0.
+    """
+
+    upload: int
+    payload: bytes
+
+
+class PartsDropped(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
+    """An upload was refused or abandoned; its parts are garbage."""
+
+    upload: int
+
+
+BucketFact = BucketCreated | BucketDeleted
+StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched
+UploadFact = PartStored | PartsDropped
+Fact = BucketFact | StreamCreated | StreamFact | UploadFact
+
+
+def size_of(fact: Appended) -> int:
+    """How many bytes the fact adds to its stream."""
+    return len(fact.payload) if fact.upload is None else sum(fact.lengths or ())
+
+
+def message_count(fact: Appended) -> int:
+    return 1 if fact.lengths is None else len(fact.lengths)

@@ -1,0 +1,24 @@
+"""Content types: compared without case and parameters, kept exactly as given."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+
+@lru_cache(maxsize=1024)
+def media_type(content_type: str) -> str:
+    """What two content types must share to be the same: type and subtype, lower-case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+@lru_cache(maxsize=1024)
+def is_json(content_type: str) -> bool:
+    return media_type(content_type) == "application/json"
+
+
+@lru_cache(maxsize=1024)
+def is_text(content_type: str) -> bool:
+    """Whether the bytes may travel as text in Server-Sent Events (protocol section 5.8)."""
+    return is_json(content_type) or media_type(content_type).startswith("text/")

@@ -1,0 +1,78 @@
+"""What one stream and one bucket are remembered by, in memory and in the catalog alike.
+
+`engine.applying` is the only code that changes a record, and only as a fact says.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .facts import Producer
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How long a stream lives: a sliding window, or a fixed end."""
+
+    ttl_s: int | None
+    expires_at_ms: int | None
+    renewed_ms: int
+    sliding: bool = True
+
+    def deadline_ms(self) -> int:
+        if self.expires_at_ms is not None:
+            return self.expires_at_ms
+        assert self.ttl_s is not None
+        return self.renewed_ms + self.ttl_s * 1000
+
+    def thinning_ms(self) -> int:
+        """Reads renew in memory; at most one renewal per this time goes into the journal."""
+        return max(1000, (self.ttl_s or 0) * 100)
+
+
+class Writers(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the next writer must respect."""
+
+    stream_seq: str | None = None
+    closed_by: Producer | None = None
+    producer_count: int = 0
+
+
+class StreamRecord(msgspec.Struct, array_like=True, gc=False):
+    """One stream. Rare things are grouped behind an optional field: there may be a million of these."""
+
+    number: int
+    key: str
+    content_type: str
+    created_ms: int
+    written_ms: int
+    tail: int = 0
+    earliest: int = 0
+    id_ms: int = 0
+    id_seq: int = 0
+    closed: bool = False
+    deleted: bool = False
+    lease: Lease | None = None
+    writers: Writers | None = None
+
+
+class BucketRecord(msgspec.Struct, array_like=True, gc=False):
+    name: str
+    created_ms: int
+    implicit: bool = False
+    deleted: bool = False
+    streams: int = 0
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which block holds which offsets of a stream. Extents do not belong to the stream that wrote them:
+    several streams may come to share a block, and garbage is what no extent reaches."""
+
+    stream: int
+    first_offset: int
+    next_offset: int
+    segment: int
+    at: int  # where in the segment the block starts
+    size: int
+    messages: int
+    last_sequence: int
+    last_ms: int

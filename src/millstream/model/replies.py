@@ -1,0 +1,31 @@
+"""Every answer to a command that was not refused."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class Outcome(Enum):
+    CREATED = "created"
+    EXISTED = "existed"
+    APPENDED = "appended"
+    DUPLICATE = "duplicate"
+    CLOSED = "closed"
+    DELETED = "deleted"
+    EXPIRED = "expired"
+    TOUCHED = "touched"
+    NOTHING = "nothing"
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What became of a command, and the stream's state after it."""
+
+    outcome: Outcome
+    number: int
+    tail: int
+    closed: bool
+    content_type: str
+    producer_epoch: int | None = None
+    producer_seq: int | None = None

@@ -1,0 +1,238 @@
+"""Checkpoints: turn a stretch of the journal into segments and catalog rows.
+
+A checkpoint reads facts back from the journal files, applies them to the catalog's records with the engine's own
+`apply`, writes the messages as blocks of one new segment, and commits records, extents and the position in one
+transaction. It needs nothing from the serving process, so it runs beside it in a process of its own, and the same
+code after a crash continues wherever the catalog says it stopped.
+
+Order of safety: segment written and synced -> catalog committed -> journal files trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..engine.applying import apply_to_bucket, apply_to_stream, born
+from ..model import facts
+from ..model.errors import StorageError
+from ..model.facts import Fact, Producer
+from ..model.names import split_key
+from ..model.records import BucketRecord, StreamRecord
+from ..storage.catalog import CatalogWriter
+from ..storage.data_dir import DataDir
+from ..storage.files import Files
+from ..storage.journal.file import trim_files
+from ..storage.journal.recovery import read_batches
+from ..storage.objects import LocalObjects
+from ..storage.segments.block import Message
+from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+
+_STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
+
+
+class Happened(NamedTuple):
+    """A fact about a stream, with its place and time."""
+
+    fact: facts.StreamFact
+    sequence: int
+    at_ms: int
+
+
+class Stretch:
+    """A run of the journal, sorted by what its facts are about."""
+
+    def __init__(self, after: int) -> None:
+        self.last_sequence = after
+        self.payload_bytes = 0
+        self.created: dict[int, StreamRecord] = {}
+        self.happened: dict[int, list[Happened]] = {}
+        self.bucket_facts: list[tuple[Fact, int]] = []
+        self.uploads: dict[int, list[bytes]] = {}
+
+    def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
+        """Facts up to `applied` are in the catalog; of those only the parts of open uploads matter."""
+        if isinstance(fact, facts.PartStored):
+            self.uploads.setdefault(fact.upload or sequence, []).append(fact.payload)
+        elif isinstance(fact, facts.PartsDropped):
+            self.uploads.pop(fact.upload, None)
+        elif sequence <= applied:
+            if isinstance(fact, facts.Appended) and fact.upload is not None:
+                self.uploads.pop(fact.upload, None)
+        elif isinstance(fact, facts.StreamCreated):
+            self.created[sequence] = born(fact, sequence, at_ms)
+            self.bucket_facts.append((fact, at_ms))
+        elif isinstance(fact, facts.BucketCreated | facts.BucketDeleted):
+            self.bucket_facts.append((fact, at_ms))
+        else:
+            self.happened.setdefault(fact.stream, []).append(Happened(self._whole(fact), sequence, at_ms))
+        self.last_sequence = sequence
+
+    def _whole(self, fact: facts.StreamFact) -> facts.StreamFact:
+        """An append whose payload came in parts, as if it had come in one."""
+        if not isinstance(fact, facts.Appended):
+            return fact
+        if fact.upload is not None:
+            payload = b"".join(self.uploads.pop(fact.upload))
+            fact = facts.Appended(fact.stream, fact.offset, fact.id_ms, fact.id_seq, payload, fact.lengths,
+                                  fact.closes, fact.producer, fact.stream_seq)  # fmt: skip
+        self.payload_bytes += len(fact.payload)
+        return fact
+
+    def oldest_upload(self) -> int | None:
+        return min(self.uploads, default=None)
+
+
+class Checkpointer:
+    """Moves the catalog forward along the journal."""
+
+    def __init__(self, data_dir: DataDir, files: Files, *, block_bytes: int) -> None:
+        self._data_dir = data_dir
+        self._files = files
+        self._block_bytes = block_bytes
+        self.objects = LocalObjects(data_dir.objects, files)
+        self.objects.prepare(FOLDER)
+        self.catalog = CatalogWriter(data_dir.catalog)
+        self._remove_orphans()
+
+    @property
+    def applied(self) -> int:
+        return self.catalog.state("applied", 0)
+
+    def advance(self, through: int) -> int:
+        """Checkpoint the journal up to and including `through`; where the catalog stands then."""
+        while self.applied < through:
+            before = self.applied
+            for stretch in self._stretches(through):
+                self._commit(stretch)
+                break  # what remains is read anew: the uploads it needs are found again through `replay_from`
+            if self.applied == before:
+                raise StorageError(f"The journal ends before sequence {through}; the catalog stands at {before}.")
+        self.trim()
+        return self.applied
+
+    def trim(self) -> int:
+        """Remove journal files that only hold what the catalog and the segments have."""
+        return trim_files(self._data_dir.journal, self._files, self._replay_from() - 1)
+
+    def next_segment(self) -> int:
+        """A number no segment has had; the caller's transaction makes it final."""
+        number = self.catalog.state("next_segment", 1)
+        self.catalog.set_state("next_segment", number + 1)
+        return number
+
+    def close(self) -> None:
+        self.catalog.close()
+        self.objects.close()
+
+    def _replay_from(self) -> int:
+        return self.catalog.state("replay_from", self.applied + 1)
+
+    def _stretches(self, through: int) -> Iterator[Stretch]:
+        applied = self.applied
+        stretch = Stretch(applied)
+        for batch in read_batches(self._data_dir.journal, self._files, self._replay_from() - 1, through):
+            for index, fact in enumerate(batch.facts):
+                stretch.take(fact, batch.first_sequence + index, batch.at_ms, applied)
+            if stretch.payload_bytes >= _STRETCH_BYTES_MAX and stretch.last_sequence > applied:
+                yield stretch
+                return
+        if stretch.last_sequence > applied:
+            yield stretch
+
+    def _commit(self, stretch: Stretch) -> None:
+        with self.catalog.transaction():
+            records = self._records(stretch)
+            gone = [number for number, record in records.items() if record.deleted]
+            self._write_segment(stretch, records)
+            self.catalog.delete_streams([number for number in gone if number not in stretch.created])
+            self.catalog.save_streams(record for record in records.values() if not record.deleted)
+            self._save_producers(stretch, records)
+            self.catalog.save_buckets(self._buckets(stretch, records))
+            self.catalog.set_state("applied", stretch.last_sequence)
+            self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
+        self.catalog.give_back_space()
+
+    def _records(self, stretch: Stretch) -> dict[int, StreamRecord]:
+        """The streams of the stretch as they are after it."""
+        records = dict(stretch.created)
+        older = [number for number in stretch.happened if number not in records]
+        for record in self.catalog.streams_numbered(older):
+            records[record.number] = record
+        for number, happened in stretch.happened.items():
+            record = records[number]
+            for fact, _, at_ms in happened:
+                apply_to_stream(record, fact, at_ms)
+        return records
+
+    def _write_segment(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
+        builder: SegmentBuilder | None = None
+        for number in sorted(stretch.happened):
+            if records[number].deleted:
+                continue
+            offset, messages = messages_in(stretch.happened[number])
+            if messages:
+                builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
+                builder.add(number, offset, messages)
+        if builder is not None:
+            size = builder.finish(self.objects)
+            self.catalog.add_segment(builder.segment, size, builder.extents)
+
+    def _save_producers(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
+        for number, happened in stretch.happened.items():
+            if records[number].deleted:
+                continue
+            producers: dict[str, Producer] = {}
+            for fact, _, _ in happened:
+                if isinstance(fact, facts.Appended | facts.Closed) and fact.producer is not None:
+                    producers[fact.producer.id] = fact.producer
+            if producers:
+                self.catalog.save_producers(number, producers)
+
+    def _buckets(self, stretch: Stretch, records: dict[int, StreamRecord]) -> list[BucketRecord]:
+        buckets: dict[str, BucketRecord] = {}
+
+        def bucket(name: str, at_ms: int) -> BucketRecord:
+            if name not in buckets:
+                buckets[name] = self.catalog.bucket(name) or BucketRecord(name, at_ms)
+            return buckets[name]
+
+        for fact, at_ms in stretch.bucket_facts:
+            if isinstance(fact, facts.BucketCreated):
+                buckets[fact.bucket] = BucketRecord(fact.bucket, at_ms, fact.implicit)
+            elif isinstance(fact, facts.BucketDeleted):
+                apply_to_bucket(bucket(fact.bucket, at_ms), fact)
+            elif isinstance(fact, facts.StreamCreated):
+                apply_to_bucket(bucket(split_key(fact.key)[0], at_ms), fact)
+        for number, happened in stretch.happened.items():
+            if records[number].deleted:
+                fact, _, at_ms = happened[-1]
+                apply_to_bucket(bucket(split_key(records[number].key)[0], at_ms), fact)
+        return list(buckets.values())
+
+    def _remove_orphans(self) -> None:
+        """A crash between writing a segment and committing it leaves an object that nothing names."""
+        known = {use.segment for use in self.catalog.segments()}
+        for name, _ in self.objects.list(FOLDER):
+            if segment_number(name) not in known:
+                self.objects.delete(segment_name(segment_number(name)))
+
+
+def messages_in(happened: list[Happened]) -> tuple[int, list[Message]]:
+    """The messages a stream got in a stretch, and the offset of the first."""
+    first_offset = 0
+    messages: list[Message] = []
+    for fact, sequence, at_ms in happened:
+        if type(fact) is not facts.Appended or not fact.payload:
+            continue
+        if not messages:
+            first_offset = fact.offset
+        if fact.lengths is None:
+            messages.append(Message(fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence))
+            continue
+        at = 0
+        for index, length in enumerate(fact.lengths):
+            piece = fact.payload[at : at + length]
+            messages.append(Message(piece, at_ms, fact.id_ms, fact.id_seq + index, sequence))
+            at += length
+    return first_offset, messages

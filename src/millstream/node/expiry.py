@@ -1,0 +1,80 @@
+"""The sweeper: ends streams whose time is up, so that their space is freed and their live readers are told.
+
+Access never depends on it: a stream past its deadline reads as absent at once. Streams in memory are watched by a heap
+of deadlines, the others by the catalog's index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+
+from ..engine.machine import Machine, deadline_ms
+from ..engine.state import Stream
+from ..model.commands import Expire
+from ..storage.catalog import CatalogReader
+from .clock import WallClock
+from .writer import Answer, Writer
+
+_TICK_S = 0.25
+_PER_TICK = 500
+_CATALOG_EVERY = 4  # ticks
+
+
+class Sweeper:
+    def __init__(self, machine: Machine, writer: Writer, catalog: CatalogReader, clock: WallClock) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._catalog = catalog
+        self._clock = clock
+        self._heap: list[tuple[int, int, str]] = []
+        self._task: asyncio.Task[None] | None = None
+        self.expired = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="expiry")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def watch(self, stream: Stream) -> None:
+        """Look at the stream when its deadline comes; somebody follows it live."""
+        if stream.lease is not None:
+            heapq.heappush(self._heap, (deadline_ms(stream, stream), stream.number, stream.key))
+
+    async def _run(self) -> None:
+        ticks = 0
+        while True:
+            self._sweep_watched()
+            if ticks % _CATALOG_EVERY == 0:
+                self._sweep_catalog()
+            ticks += 1
+            await asyncio.sleep(_TICK_S)
+
+    def _sweep_watched(self) -> None:
+        now = self._clock.now_ms()
+        for _ in range(_PER_TICK):
+            if not self._heap or self._heap[0][0] > now:
+                return
+            _, number, key = heapq.heappop(self._heap)
+            stream = self._machine.streams.get(key)
+            if stream is None or stream.number != number or stream.deleted or stream.lease is None:
+                continue
+            if deadline_ms(stream, stream) <= now:
+                self._expire(number, key)
+            else:
+                self.watch(stream)
+
+    def _sweep_catalog(self) -> None:
+        for number, key in self._catalog.expiring(self._clock.now_ms(), _PER_TICK):
+            self._expire(number, key)
+
+    def _expire(self, number: int, key: str) -> None:
+        self._writer.submit(Expire(key, number), self._note)
+
+    def _note(self, answer: Answer) -> None:
+        self.expired += 1

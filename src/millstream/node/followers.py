@@ -1,0 +1,64 @@
+"""Live readers. A follower is a place and a way to be told, never a queue of bytes: one that lags reads again.
+
+Answers to writers go out first; followers are told in slices of one loop turn each, so that a thousand of them never
+delay an acknowledgement. A follower told late finds several appends at once and sends them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from ..engine.state import Stream
+
+SLICE = 64  # measured: 25 and 200 deliver less (bench/fanout.py)
+
+
+class Follower(Protocol):
+    queued: bool  # it is in line to be told
+
+    def stream_changed(self) -> None:
+        """There may be something new at your place; the stream may have ended, too."""
+
+
+class Followers:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._line: deque[Follower] = deque()
+        self._woken: list[Stream] = []
+        self._scheduled = False
+        self.count = 0
+
+    def follow(self, stream: Stream, follower: Follower) -> None:
+        if stream.followers is None:
+            stream.followers = []
+        stream.followers.append(follower)
+        self.count += 1
+
+    def leave(self, stream: Stream, follower: Follower) -> None:
+        if stream.followers is not None and follower in stream.followers:
+            stream.followers.remove(follower)
+            self.count -= 1
+
+    def wake(self, streams: Iterable[Stream]) -> None:
+        self._woken.extend(streams)
+        if self._woken and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        for stream in self._woken:
+            for follower in stream.followers or ():
+                if not follower.queued:
+                    follower.queued = True
+                    self._line.append(follower)
+        self._woken.clear()
+        for _ in range(min(SLICE, len(self._line))):
+            follower = self._line.popleft()
+            follower.queued = False
+            follower.stream_changed()
+        self._scheduled = bool(self._line)
+        if self._scheduled:
+            self._loop.call_soon(self._turn)

@@ -1,0 +1,118 @@
+"""Merging segments, and removing those nothing reaches.
+
+Two reasons to write blocks again: many small segments (a quiet server checkpoints little at a time), and segments
+of which more than half is dead. Both are one operation: take a few segments, write what is live of them into one
+new segment, stream by stream, small neighbours joined.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from ..model.records import Extent
+from ..storage.catalog.save import SegmentUse
+from ..storage.segments.block import decode_block, messages_of
+from ..storage.segments.segment import SegmentBuilder, segment_name
+from .checkpoint import Checkpointer
+
+_MERGED_BYTES_MAX = 64 << 20  # of live data that one merge writes; it is held in memory
+_TIER_FACTOR = 4
+
+
+class Merger:
+    def __init__(self, checkpointer: Checkpointer, *, segments_min: int, block_bytes: int) -> None:
+        self._checkpointer = checkpointer
+        self._catalog = checkpointer.catalog
+        self._segments_min = segments_min
+        self._block_bytes = block_bytes
+
+    def step(self) -> bool:
+        """One merge, if one is due; whether there was one."""
+        chosen = choose(self._catalog.segments(), self._segments_min)
+        if not chosen:
+            return False
+        extents = self._catalog.extents_of_segments(chosen)
+        with self._catalog.transaction():
+            self._catalog.remove_extents(extents)
+            if extents:
+                builder = self._rewrite(extents)
+                size = builder.finish(self._checkpointer.objects)
+                self._catalog.add_segment(builder.segment, size, builder.extents)
+            self._catalog.empty_segments(chosen)
+        return True
+
+    def collect(self) -> list[int]:
+        """Delete the segments that nothing reaches; their numbers."""
+        garbage = self._catalog.unreachable_segments()
+        if garbage:
+            for segment in garbage:
+                self._checkpointer.objects.delete(segment_name(segment))
+            with self._catalog.transaction():
+                self._catalog.forget_segments(garbage)
+        return garbage
+
+    def _rewrite(self, extents: list[Extent]) -> SegmentBuilder:
+        builder = SegmentBuilder(self._checkpointer.next_segment(), self._block_bytes)
+        for _, of_stream in groupby(extents, key=lambda extent: extent.stream):
+            for run in _runs(list(of_stream), self._block_bytes):
+                self._rewrite_run(builder, run)
+        return builder
+
+    def _rewrite_run(self, builder: SegmentBuilder, run: list[Extent]) -> None:
+        if len(run) == 1:
+            block = self._read(run[0])
+            decode_block(block)  # a damaged block must not be passed on as if it were good
+            builder.add_encoded(run[0], block)
+            return
+        messages = [message for extent in run for message in messages_of(decode_block(self._read(extent)))]
+        builder.add(run[0].stream, run[0].first_offset, messages)
+
+    def _read(self, extent: Extent) -> bytes:
+        return self._checkpointer.objects.get_range(segment_name(extent.segment), extent.at, extent.size)
+
+
+def _runs(extents: list[Extent], block_bytes: int) -> list[list[Extent]]:
+    """Neighbours that follow each other without a gap and are small enough to be worth joining."""
+    runs: list[list[Extent]] = []
+    for extent in extents:
+        previous = runs[-1][-1] if runs else None
+        joins = previous is not None and previous.next_offset == extent.first_offset
+        if joins and previous is not None and min(previous.size, extent.size) < block_bytes // 2:
+            runs[-1].append(extent)
+        else:
+            runs.append([extent])
+    return runs
+
+
+def choose(segments: list[SegmentUse], segments_min: int) -> list[int]:
+    """Which segments to merge now: the half-dead first, then a tier that has grown too many of one size."""
+    half_dead = [use for use in segments if 0 < use.live_bytes < use.bytes // 2]
+    if half_dead:
+        return _within_budget(half_dead)
+    tiers: dict[int, list[SegmentUse]] = {}
+    for use in segments:
+        if 0 < use.live_bytes < _MERGED_BYTES_MAX // 2:
+            tiers.setdefault(_tier(use.live_bytes), []).append(use)
+    for tier in sorted(tiers):
+        if len(tiers[tier]) >= segments_min:
+            return _within_budget(tiers[tier])
+    return []
+
+
+def _tier(size: int) -> int:
+    tier = 0
+    while size > 64 << 10:
+        size //= _TIER_FACTOR
+        tier += 1
+    return tier
+
+
+def _within_budget(uses: list[SegmentUse]) -> list[int]:
+    chosen: list[int] = []
+    total = 0
+    for use in uses:
+        if chosen and total + use.live_bytes > _MERGED_BYTES_MAX:
+            break
+        chosen.append(use.segment)
+        total += use.live_bytes
+    return chosen

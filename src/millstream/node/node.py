@@ -1,0 +1,228 @@
+"""One node: everything between the listeners and the disk, and its life from opening to closing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+import msgspec
+
+from ..engine.machine import Machine, deadline_ms
+from ..engine.reading import resolve_offset
+from ..engine.state import Stream
+from ..model.commands import Command, Touch
+from ..model.errors import Unavailable
+from ..model.positions import format_stream_id
+from ..storage.catalog import CatalogReader
+from ..storage.data_dir import DataDir, lock_directory
+from ..storage.files import Files
+from ..storage.journal import LocalJournal
+from ..storage.objects import LocalObjects
+from .clock import WallClock
+from .expiry import Sweeper
+from .followers import Followers
+from .reader import Reader
+from .recovery import check_agreement, prepare_catalog, replay
+from .upkeep import Upkeep, UpkeepLimits
+from .writer import Answer, Batch, Done, Writer, streams_with_followers
+
+log = logging.getLogger(__name__)
+
+_WATCH_S = 0.5
+_UNAPPLIED_FACTOR = 5  # checkpoints' worth of facts that may wait before writes are held back
+
+
+class NodeLimits(msgspec.Struct, frozen=True):
+    """What bounds a node. The defaults are those of the settings."""
+
+    journal_file_bytes: int = 64 << 20
+    batch_bytes_max: int = 1 << 20
+    part_bytes: int = 512 << 10
+    checkpoint_bytes: int = 64 << 20
+    checkpoint_records: int = 200_000
+    checkpoint_age_s: float = 30.0
+    hot_bytes_max: int = 256 << 20
+    hot_streams_max: int = 150_000
+    block_bytes: int = 128 << 10
+    merge_segments_min: int = 8
+    low_space_bytes: int = 256 << 20
+    producers_max: int = 10_000
+    ttl_renewal: bool = True
+
+
+class Node:
+    """Opened once by `open_node`; everything runs on one event loop."""
+
+    def __init__(
+        self,
+        limits: NodeLimits,
+        data_dir: DataDir,
+        files: Files,
+        lock_fd: int,
+        journal: LocalJournal,
+        catalog: CatalogReader,
+        clock: WallClock,
+    ) -> None:
+        self.limits = limits
+        self.journal = journal
+        self.catalog = catalog
+        self.clock = clock
+        self._data_dir = data_dir
+        self._files = files
+        self._lock_fd = lock_fd
+        self.machine = Machine(
+            catalog,
+            incarnation=journal.incarnation,
+            ttl_renewal=limits.ttl_renewal,
+            producers_max=limits.producers_max,
+        )
+        started = time.monotonic()
+        self.replayed = replay(self.machine, journal, catalog, clock)
+        self.recovery_s = time.monotonic() - started
+        self.objects = LocalObjects(data_dir.objects, files)
+        self.reader = Reader(self.machine, catalog, self.objects, block_bytes=limits.block_bytes)
+        self.followers = Followers()
+        self.writer = Writer(
+            self.machine,
+            journal,
+            clock,
+            batch_bytes_max=limits.batch_bytes_max,
+            part_bytes=limits.part_bytes,
+            on_committed=self._committed,
+        )
+        self.upkeep = self._make_upkeep()
+        self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
+        self._watch: asyncio.Task[None] | None = None
+        self.appended_messages = 0
+        self.appended_bytes = 0
+
+    def _make_upkeep(self) -> Upkeep:
+        limits = self.limits
+        return Upkeep(
+            self.machine,
+            self.writer,
+            self.objects,
+            UpkeepLimits(
+                limits.checkpoint_bytes,
+                limits.checkpoint_records,
+                limits.checkpoint_age_s,
+                limits.hot_streams_max,
+                limits.block_bytes,
+                limits.merge_segments_min,
+            ),
+            data_dir=self._data_dir.root,
+            lock_fd=self._lock_fd,
+            applied=self.catalog.state("applied") or 0,
+            now_s=time.monotonic,
+        )
+
+    def start(self) -> None:
+        for upload in list(self.machine.uploads):
+            self.writer.drop_upload(upload)  # their clients were never answered
+        self.upkeep.start()
+        self.sweeper.start()
+        self._watch = asyncio.create_task(self._watch_limits(), name="limits")
+
+    async def close(self) -> None:
+        """Finish what is in flight, then let go of everything."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        await self.sweeper.stop()
+        await self.writer.drain()
+        await self.upkeep.stop()
+        self.writer.stop()
+        self.journal.close()
+        self.catalog.close()
+        self.objects.close()
+        self._files.close(self._lock_fd)
+
+    # -- for listeners -----------------------------------------------------------------------------------
+
+    def submit(self, command: Command, done: Done) -> None:
+        self.writer.submit(command, done)
+
+    def visible(self, key: str) -> Stream:
+        return self.machine.visible(key, self.clock.now_ms())
+
+    def renew(self, stream: Stream) -> None:
+        """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""
+        lease = stream.lease
+        if lease is None or lease.ttl_s is None or not lease.sliding:
+            return
+        stream.seen_ms = now = self.clock.now_ms()
+        if now - lease.renewed_ms >= lease.thinning_ms():
+            self.submit(Touch(stream.key, stream.number), _ignore)
+
+    def seconds_left(self, stream: Stream) -> int | None:
+        """How long the stream lives yet, rounded up; None for ever."""
+        if stream.lease is None:
+            return None
+        return max(0, -(-(deadline_ms(stream, stream) - self.clock.now_ms()) // 1000))
+
+    def resolve(self, stream: Stream, offset: int) -> int:
+        return resolve_offset(stream, offset)
+
+    def stream_id(self, number: int) -> str:
+        return format_stream_id(self.machine.incarnation, number)
+
+    def trouble(self) -> str | None:
+        """Why this node takes no writes, if it does not."""
+        refusal = self.writer.refusal
+        return None if refusal is None else refusal.message
+
+    # -- watching ----------------------------------------------------------------------------------------
+
+    def _committed(self, batch: Batch) -> None:
+        self.upkeep.bytes_since_cut += len(batch.buffer)
+        if self.followers.count:
+            self.followers.wake(streams_with_followers(batch))
+
+    async def _watch_limits(self) -> None:
+        while True:
+            self.writer.refuse(self._reason_to_refuse())
+            await asyncio.sleep(_WATCH_S)
+
+    def _reason_to_refuse(self) -> Unavailable | None:
+        free = self._files.free_bytes(self._data_dir.root)
+        if free < self.limits.low_space_bytes:
+            return Unavailable(
+                f"Writes are off: the disk has {free >> 20} MiB left, low_space_bytes is "
+                f"{self.limits.low_space_bytes >> 20} MiB. Free some space; they resume by themselves.",
+                code="disk_nearly_full",
+            )
+        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+            return Unavailable("Too much is waiting to be moved to segments. Try again soon.", code="write_pressure")
+        if self.upkeep.unapplied > _UNAPPLIED_FACTOR * self.limits.checkpoint_records:
+            return Unavailable("Checkpoints lag behind the writes. Try again soon.", code="write_pressure")
+        return None
+
+
+def open_node(root: Path, limits: NodeLimits, files: Files | None = None) -> Node:
+    """Lock the directory, check it, and replay what is needed. Raises `StorageError` and changes nothing."""
+    files = files or Files()
+    data_dir = DataDir(root)
+    clock = WallClock()
+    lock_fd = lock_directory(data_dir)
+    try:
+        data_dir.prepare(files)
+        journal = LocalJournal(data_dir.journal, files, file_bytes=limits.journal_file_bytes)
+        scan = journal.open(clock.now_ms())
+        if scan.torn_bytes:
+            log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
+        prepare_catalog(data_dir, files, journal, limits.block_bytes)
+        catalog = CatalogReader(data_dir.catalog)
+        applied = catalog.state("applied") or 0
+        check_agreement(scan, applied, catalog.state("replay_from") or applied + 1)
+        return Node(limits, data_dir, files, lock_fd, journal, catalog, clock)
+    except BaseException:
+        files.close(lock_fd)
+        raise
+
+
+def _ignore(_: Answer) -> None:
+    """For writes whose outcome changes nothing for anybody."""

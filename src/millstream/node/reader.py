@@ -1,0 +1,143 @@
+"""The road of every read: plan, fetch. Sending and waiting at the tail belong to the listener.
+
+The hot tail is in memory, everything older in segment blocks. A read answers at once when what it needs is in memory
+or in the page cache; only where the disk must be waited for does it go to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ..engine.machine import Machine
+from ..engine.reading import Cut, cut_hot, split_messages, take_messages
+from ..engine.state import Stream
+from ..model.errors import CorruptData, Unavailable
+from ..model.media import is_json
+from ..model.records import Extent
+from ..storage.catalog import CatalogReader
+from ..storage.objects import LocalObjects
+from ..storage.segments.block import decode_payload
+from ..storage.segments.segment import segment_name
+
+_REPLANS_MAX = 5
+Blob = bytes | bytearray
+
+
+class Reader:
+    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects, *, block_bytes: int) -> None:
+        self._machine = machine
+        self._catalog = catalog
+        self._objects = objects
+        self._block_bytes = block_bytes
+
+    def read_now(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
+        """The cut if no disk has to be waited for."""
+        if start >= stream.hot_from:
+            return cut_hot(stream, start, bytes_max)
+        extents = self._extents(stream, start, bytes_max)
+        blobs: list[Blob] = []
+        for extent in extents:
+            try:
+                blob = self._objects.get_range_cached(segment_name(extent.segment), extent.at, extent.size)
+            except FileNotFoundError:  # merged away since the catalog was asked; the slow road plans again
+                return None
+            if blob is None:
+                return None
+            blobs.append(blob)
+        cold = assemble(stream, start, bytes_max, extents, blobs)
+        return self._with_hot(stream, cold, bytes_max)
+
+    async def read(self, stream: Stream, start: int, bytes_max: int) -> Cut:
+        """The cut, whatever it takes."""
+        for _ in range(_REPLANS_MAX):
+            ready = self.read_now(stream, start, bytes_max)
+            if ready is not None:
+                return ready
+            extents = self._extents(stream, start, bytes_max)
+            try:
+                blobs = await asyncio.to_thread(self._fetch, extents)
+            except FileNotFoundError:
+                continue
+            return assemble(stream, start, bytes_max, extents, blobs)
+        raise Unavailable("The read could not be served: its segments kept moving. Try again.")
+
+    def _extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
+        end = min(start + bytes_max, stream.hot_from)
+        extents = self._catalog.extents(stream.number, start, max(end, start + 1), 4096)
+        check_contiguous(stream, start, end, extents)
+        return extents
+
+    def _fetch(self, extents: Sequence[Extent]) -> list[Blob]:
+        return [self._objects.get_range(segment_name(e.segment), e.at, e.size) for e in extents]
+
+    def _with_hot(self, stream: Stream, cold: Cut, bytes_max: int) -> Cut:
+        room = bytes_max - (cold.end - cold.start)
+        if cold.end != stream.hot_from or cold.end == stream.tail or room <= 0:
+            return cold
+        hot = cut_hot(stream, cold.end, room)
+        if hot.end - cold.start > bytes_max:
+            return cold  # a single message larger than the room: it starts the next read
+        return Cut(cold.start, hot.end, cold.pieces + hot.pieces)
+
+
+def check_contiguous(stream: Stream, start: int, end: int, extents: Sequence[Extent]) -> None:
+    """What is not in memory must be in blocks, without a gap; otherwise no data is better than wrong data."""
+    covered = start
+    for index, extent in enumerate(extents):
+        if extent.first_offset > covered or (index and extent.first_offset != covered):
+            break
+        covered = extent.next_offset
+    if covered < end:
+        raise CorruptData(f"Stream {stream.key}: no segment block holds offset {covered}.")
+
+
+def assemble(stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob]) -> Cut:
+    """Cut the wanted range out of checked blocks."""
+    pieces: list[bytes] = []
+    end = start
+    json = is_json(stream.content_type)
+    for extent, blob in zip(extents, blobs, strict=True):
+        first_offset, lengths, payload = decode_payload(blob)
+        if first_offset != extent.first_offset or first_offset + len(payload) != extent.next_offset:
+            raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
+        skip = end - first_offset
+        if json:
+            end, full = take_messages(split_messages(payload, lengths, skip), pieces, start, end, bytes_max)
+            if full:
+                break
+        else:
+            end = _take_bytes(payload, lengths, skip, pieces, start, end, bytes_max)
+            if end != extent.next_offset:
+                break
+    return Cut(start, end, pieces)
+
+
+def _take_bytes(
+    payload: memoryview,
+    lengths: Sequence[int],
+    skip: int,
+    pieces: list[bytes],
+    start: int,
+    end: int,
+    bytes_max: int,
+) -> int:
+    room = bytes_max - (end - start)
+    rest = payload[skip:] if skip else payload
+    if len(rest) > room:
+        rest = rest[: _whole_messages(lengths, skip, room) or (0 if pieces else room)]
+    if rest:
+        pieces.append(rest)  # type: ignore[arg-type]  # transports take views; nothing is copied
+    return end + len(rest)
+
+
+def _whole_messages(lengths: Sequence[int], skip: int, room: int) -> int:
+    """How many bytes after `skip` are whole messages that fit."""
+    at, fitting = 0, 0
+    for length in lengths:
+        at += length
+        if at - skip > room:
+            break
+        if at > skip:
+            fitting = at - skip
+    return fitting

@@ -1,0 +1,62 @@
+"""Getting a node's state back at start: the catalog, and what the journal has beyond it."""
+
+from __future__ import annotations
+
+from ..engine.machine import Machine
+from ..engine.state import Stream
+from ..model import facts
+from ..model.errors import CorruptData
+from ..storage.catalog import CatalogReader
+from ..storage.data_dir import DataDir
+from ..storage.files import Files
+from ..storage.journal import JournalScan, LocalJournal
+from .checkpoint import Checkpointer
+from .clock import WallClock
+
+
+def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> None:
+    """Make the catalog if there is none, and note whose it is."""
+    checkpointer = Checkpointer(data_dir, files, block_bytes=block_bytes)
+    known = checkpointer.catalog.state("incarnation", 0)
+    if known == 0:
+        with checkpointer.catalog.transaction():
+            checkpointer.catalog.set_state("incarnation", journal.incarnation)
+    checkpointer.close()
+    if known not in (0, journal.incarnation):
+        raise CorruptData("Catalog and journal belong to different data directories. Restore both from one backup.")
+
+
+def check_agreement(scan: JournalScan, applied: int, replay_from: int) -> None:
+    """The journal must begin where the catalog ends, or earlier, and must not end before it."""
+    if scan.files and scan.files[0].header.first_sequence > replay_from:
+        raise CorruptData(
+            f"The journal begins with sequence {scan.files[0].header.first_sequence}, but the catalog needs it from "
+            f"{replay_from} on: journal files are missing. Restore them; nothing was changed."
+        )
+    if scan.last_sequence < applied:
+        raise CorruptData(
+            f"The catalog stands at sequence {applied}, but the journal ends with {scan.last_sequence}: journal files "
+            "are missing. Restore them; nothing was changed."
+        )
+
+
+def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: WallClock) -> int:
+    """Apply what the catalog does not have; how many facts that were."""
+    applied = catalog.state("applied") or 0
+    replay_from = catalog.state("replay_from") or applied + 1
+    known: dict[int, Stream] = {}
+    machine.next_sequence = applied + 1
+    replayed = 0
+    for batch in journal.batches(replay_from - 1):
+        clock.not_before(batch.at_ms)
+        sequence = batch.first_sequence
+        for fact in batch.facts:
+            if sequence > applied:
+                machine.replay(fact, sequence, batch.at_ms, known)
+                replayed += 1
+            elif isinstance(fact, facts.PartStored | facts.PartsDropped):
+                machine.apply_upload(fact, sequence)
+            elif isinstance(fact, facts.Appended) and fact.upload is not None:
+                machine.uploads.pop(fact.upload, None)
+            sequence += 1
+    return replayed

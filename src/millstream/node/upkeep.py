@@ -1,0 +1,204 @@
+"""The serving side of upkeep: when a checkpoint is due, and what leaves memory once it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..engine.machine import Machine
+from ..engine.state import Bucket, Stream
+from ..storage.objects import LocalObjects
+from ..storage.segments.segment import segment_name
+from .upkeep_process import Assignment, Report, Request
+from .writer import Writer
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.05
+_SLICE = 500  # streams cooled per loop turn
+_RESTART_DELAY_S = 1.0
+
+
+class UpkeepLimits(msgspec.Struct, frozen=True):
+    checkpoint_bytes: int
+    checkpoint_records: int
+    checkpoint_age_s: float
+    hot_streams_max: int
+    block_bytes: int
+    segments_min: int
+
+
+class Upkeep:
+    def __init__(
+        self,
+        machine: Machine,
+        writer: Writer,
+        objects: LocalObjects,
+        limits: UpkeepLimits,
+        *,
+        data_dir: Path,
+        lock_fd: int,
+        applied: int,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._objects = objects
+        self._limits = limits
+        self._data_dir = data_dir
+        self._lock_fd = lock_fd
+        self._now_s = now_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._progress = asyncio.Event()
+        self._oldest_change_s: float | None = None  # when the first change after the last cut was seen
+        self.applied = applied
+        self._cut_at = applied
+        self.bytes_since_cut = machine.hot_bytes
+        self.checkpoints = 0
+        self.merges = 0
+        self.failures = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="upkeep")
+
+    async def stop(self) -> None:
+        """Let the helper finish what it does and end; what it did not get to is in the journal."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._end_process()
+
+    @property
+    def unapplied(self) -> int:
+        """How many facts a restart would have to replay."""
+        return self._writer.committed_sequence - self.applied
+
+    async def checkpoint(self) -> None:
+        """Bring catalog and segments up to what is committed now, and cool what they have."""
+        through = self._writer.committed_sequence
+        if through <= self.applied:
+            return
+        streams, buckets = self._machine.cut(through)
+        self._cut_at, self.bytes_since_cut, self._oldest_change_s = through, 0, None
+        await self._request(through)
+        await self._cool(streams, buckets, through)
+        self.checkpoints += 1
+
+    # -- when ------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        await self._ensure_process()  # merges may be due although nobody writes
+        while True:
+            if self._is_due():
+                await self.checkpoint()
+            else:
+                await asyncio.sleep(_TICK_S)
+                self._evict()
+
+    def _is_due(self) -> bool:
+        limits = self._limits
+        records = self._writer.committed_sequence - self._cut_at
+        if records == 0:
+            return False
+        if self._oldest_change_s is None:
+            self._oldest_change_s = self._now_s()
+        return (
+            records >= limits.checkpoint_records
+            or self.bytes_since_cut >= limits.checkpoint_bytes
+            or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
+        )
+
+    # -- what leaves memory ----------------------------------------------------------------------------
+
+    async def _cool(self, streams: list[Stream], buckets: list[Bucket], through: int) -> None:
+        for start in range(0, len(streams), _SLICE):
+            for stream in streams[start : start + _SLICE]:
+                self._machine.checkpointed(stream, through)
+            await asyncio.sleep(0)
+        for bucket in buckets:
+            self._machine.bucket_checkpointed(bucket, through)
+        self._evict()
+
+    def _evict(self) -> None:
+        if len(self._machine.streams) > self._limits.hot_streams_max:
+            self._machine.evict(self._limits.hot_streams_max, self.applied)
+
+    # -- the helper ------------------------------------------------------------------------------------
+
+    async def _request(self, through: int) -> None:
+        """Ask for a checkpoint until it is there; a helper that dies is replaced and asked again."""
+        while self.applied < through:
+            process = await self._ensure_process()
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(Request(through)) + b"\n")
+            self._progress.clear()
+            while self.applied < through and process is self._process:
+                await self._progress.wait()
+                self._progress.clear()
+            if process is not self._process:
+                await asyncio.sleep(_RESTART_DELAY_S)
+
+    async def _ensure_process(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            assignment = Assignment(
+                str(self._data_dir.absolute()),
+                self._limits.block_bytes,
+                self._limits.segments_min,
+                os.getpid(),
+            )
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "millstream.node.upkeep_process",
+                msgspec.json.encode(assignment).decode(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(self._lock_fd,),
+            )
+            self._listener = asyncio.create_task(self._listen(self._process), name="upkeep-reports")
+        return self._process
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            report = msgspec.json.decode(line, type=Report)
+            if report.failure:
+                log.error("The upkeep process failed: %s.", report.failure)
+            self._take(report)
+            self._progress.set()
+        code = await process.wait()
+        if self._process is process:  # nobody asked it to end
+            self.failures += 1
+            log.error("The upkeep process ended with code %s; another is started when there is work.", code)
+            self._process = None
+            self._progress.set()
+
+    def _take(self, report: Report) -> None:
+        self.applied = max(self.applied, report.applied)
+        self.merges += report.merged
+        for segment in report.removed:
+            self._objects.forget(segment_name(segment))
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), 10)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if self._listener is not None:
+            await self._listener

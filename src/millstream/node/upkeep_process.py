@@ -1,0 +1,100 @@
+"""The upkeep process: checkpoints, merges and garbage, away from the serving loop and its GIL.
+
+Reads requests as JSON lines on standard input, answers on standard output, and ends when the server does. It holds a
+share of the directory's lock, so that no other server starts while a dead one's helper still writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ..model.errors import StorageError
+from ..storage.data_dir import DataDir
+from ..storage.files import Files
+from .checkpoint import Checkpointer
+from .merging import Merger
+
+_PR_SET_PDEATHSIG = 1
+_NICENESS = 5
+
+
+class Assignment(msgspec.Struct):
+    """How the server starts its helper."""
+
+    data_dir: str
+    block_bytes: int
+    segments_min: int
+    parent: int
+
+
+class Request(msgspec.Struct):
+    through: int
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    applied: int = 0
+    removed: list[int] = []  # segments that are gone
+    merged: int = 0
+    failure: str = ""
+
+
+def main() -> int:
+    assignment = msgspec.json.decode(sys.argv[1], type=Assignment)
+    _die_with(assignment.parent)
+    os.nice(_NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        serve(assignment)
+    except (OSError, StorageError) as error:
+        _report(Report(failure=str(error)))
+        return 1
+    return 0
+
+
+def serve(assignment: Assignment) -> None:
+    files = Files()
+    checkpointer = Checkpointer(DataDir(Path(assignment.data_dir)), files, block_bytes=assignment.block_bytes)
+    merger = Merger(checkpointer, segments_min=assignment.segments_min, block_bytes=assignment.block_bytes)
+    merge_due = True
+    while True:
+        if merge_due and not _readable(0):
+            merge_due = merger.step()
+            removed = merger.collect()
+            if merge_due or removed:
+                _report(Report(checkpointer.applied, removed, merged=int(merge_due)))
+            continue
+        line = sys.stdin.buffer.readline()
+        if not line:
+            checkpointer.close()
+            return
+        request = msgspec.json.decode(line, type=Request)
+        _report(Report(checkpointer.advance(request.through)))
+        merge_due = True
+
+
+def _readable(timeout_s: float) -> bool:
+    return bool(select.select([sys.stdin.buffer], [], [], timeout_s)[0])
+
+
+def _report(report: Report) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to end us with the server, even when it is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The road of every write: decide, journal, publish, answer, wake.
+
+What is decided while one batch is being synced forms the next (group commit). A batch is written at the end of the
+loop's turn and synced in one thread; only one is in flight, so that a crash can tear only the last. Nothing is
+answered before it is durable, refusals included: they may rest on something in flight.
+
+Hot code: measured by `bench/appends.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from ..engine.machine import Change, Machine
+from ..engine.state import Stream
+from ..model.codec import HEADER_BYTES, array_header, encode_fact_into
+from ..model.commands import Command
+from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
+from ..model.facts import PartsDropped, PartStored
+from ..model.replies import Outcome, Receipt
+from ..storage.journal import LocalJournal
+from .clock import WallClock
+
+log = logging.getLogger(__name__)
+
+Answer = Receipt | MillstreamError
+Done = Callable[[Answer], None]
+
+_STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
+_WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
+
+
+class Batch:
+    """Facts on their way to the journal, and who waits for them."""
+
+    __slots__ = ("at_ms", "buffer", "changes", "first_sequence", "waiters")
+
+    def __init__(self, first_sequence: int, at_ms: int) -> None:
+        self.first_sequence = first_sequence
+        self.at_ms = at_ms
+        self.changes: list[Change] = []
+        self.buffer = bytearray(HEADER_BYTES)
+        self.waiters: list[tuple[Done, Answer]] = []
+
+    @property
+    def last_sequence(self) -> int:
+        return self.first_sequence + len(self.changes) - 1
+
+    def seal(self) -> None:
+        self.buffer[:HEADER_BYTES] = array_header(len(self.changes))
+
+
+class Writer:
+    def __init__(
+        self,
+        machine: Machine,
+        journal: LocalJournal,
+        clock: WallClock,
+        *,
+        batch_bytes_max: int,
+        part_bytes: int,
+        on_committed: Callable[[Batch], None],
+    ) -> None:
+        self._machine = machine
+        self._journal = journal
+        self._clock = clock
+        self._batch_bytes_max = batch_bytes_max
+        self._part_bytes = part_bytes
+        self._on_committed = on_committed
+        self._loop = asyncio.get_running_loop()
+        self._open: Batch | None = None  # takes decisions
+        self._sealed: deque[Batch] = deque()  # full, waiting for their turn
+        self._flying: Batch | None = None  # being made durable
+        self._scheduled = False
+        self._refusal: Unavailable | None = None  # why no write is taken now
+        self._failed = False  # the journal is broken for good
+        self._jobs: SimpleQueue[tuple[Batch, bool] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
+        self._thread.start()
+        self.committed_sequence = machine.next_sequence - 1
+        self.commits = 0
+
+    # -- taking commands -----------------------------------------------------------------------------
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Decide about a command now; `done` gets the answer once it is durable."""
+        if self._refusal is not None:
+            done(self._refusal)
+            return
+        batch = self._open
+        if batch is None:
+            batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
+        before = len(batch.changes)
+        try:
+            answer: Answer = self._machine.decide(command, batch.at_ms, batch.changes)
+        except Refused as refusal:
+            answer = refusal
+        changes = batch.changes
+        if len(changes) == before:
+            self._answer_undecided(batch, done, answer)
+            return
+        for index in range(before, len(changes)):
+            encode_fact_into(changes[index].fact, batch.buffer)
+        batch.waiters.append((done, answer))
+        self._queued(batch)
+
+    def _answer_undecided(self, batch: Batch, done: Done, answer: Answer) -> None:
+        """Nothing to journal. But the answer may rest on what is in flight: then it waits for that."""
+        if batch.changes:
+            batch.waiters.append((done, answer))
+            return
+        self._open = None  # it would keep the time of a batch that nothing was put into
+        if self._sealed:
+            self._sealed[-1].waiters.append((done, answer))
+        elif self._flying is not None:
+            self._flying.waiters.append((done, answer))
+        else:
+            done(answer)
+
+    def stage(self, body: bytes) -> asyncio.Future[int]:
+        """Journal a large body in parts, between other batches; the number of the upload once it is durable."""
+        staged: asyncio.Future[int] = self._loop.create_future()
+        self._stage_part(memoryview(body), 0, 0, staged)
+        return staged
+
+    def _stage_part(self, body: memoryview, at: int, upload: int, staged: asyncio.Future[int]) -> None:
+        if self._refusal is not None:
+            staged.set_exception(self._refusal)
+            return
+        part = bytes(body[at : at + self._part_bytes])
+        number = upload or self._machine.next_sequence
+
+        def part_done(answer: Answer) -> None:
+            if staged.done():
+                return
+            if isinstance(answer, MillstreamError):
+                staged.set_exception(answer)
+            elif at + len(part) < len(body):
+                self._stage_part(body, at + len(part), number, staged)
+            else:
+                staged.set_result(number)
+
+        self._admit_upload(PartStored(upload, part), part_done)
+
+    def drop_upload(self, upload: int) -> None:
+        """The upload was refused after all."""
+        if self._refusal is None:
+            self._admit_upload(PartsDropped(upload), lambda _: None)
+
+    def _admit_upload(self, fact: PartStored | PartsDropped, done: Done) -> None:
+        batch = self._open
+        if batch is None:
+            batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
+        self._machine.admit_upload_fact(fact, batch.changes)
+        encode_fact_into(fact, batch.buffer)
+        batch.waiters.append((done, _STAGED))
+        self._queued(batch)
+
+    # -- committing ----------------------------------------------------------------------------------
+
+    def _queued(self, batch: Batch) -> None:
+        if len(batch.buffer) >= self._batch_bytes_max:
+            self._sealed.append(batch)
+            self._open = None
+        if self._flying is None and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        self._scheduled = False
+        if self._flying is not None or self._failed:
+            return
+        if self._sealed:
+            batch = self._sealed.popleft()
+        elif self._open is not None and self._open.changes:
+            batch, self._open = self._open, None
+        else:
+            return
+        batch.seal()
+        self._flying = batch
+        written = False
+        if len(batch.buffer) <= _WRITE_ON_LOOP_MAX and self._journal.fits(len(batch.buffer)):
+            try:
+                self._journal.write(batch.first_sequence, batch.at_ms, batch.buffer)
+                written = True
+            except OSError as error:
+                self._fail(error)
+                return
+        self._jobs.put((batch, written))
+
+    def _sync_forever(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            batch, written = job
+            error: OSError | None = None
+            try:
+                if not written:
+                    self._journal.write(batch.first_sequence, batch.at_ms, batch.buffer)
+                self._journal.sync()
+            except OSError as caught:
+                error = caught
+            try:
+                self._loop.call_soon_threadsafe(self._synced, batch, error)
+            except RuntimeError:  # the loop is gone: the process is ending, and nobody can be answered
+                return
+
+    def _synced(self, batch: Batch, error: OSError | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        self._flying = None
+        self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms)
+        self.committed_sequence = batch.last_sequence
+        self.commits += 1
+        self._commit()  # the disk works on the next batch while this one is answered
+        for done, answer in batch.waiters:
+            done(answer)
+        self._on_committed(batch)
+
+    # -- refusing ------------------------------------------------------------------------------------
+
+    def refuse(self, refusal: Unavailable | None) -> None:
+        """Take no writes for now, or take them again. A broken journal stays refused."""
+        if not self._failed:
+            self._refusal = refusal
+
+    @property
+    def refusal(self) -> Unavailable | None:
+        return self._refusal
+
+    def _fail(self, error: OSError) -> None:
+        """Never retry a sync, never pretend: whether these facts will be there after a restart is unknown."""
+        log.critical(
+            "The journal cannot be written: %s. Writes are refused until a restart; reads go on. "
+            "Check the disk and its free space, then restart: what was acknowledged is safe.",
+            error,
+        )
+        self._failed = True
+        self._refusal = Unavailable(
+            f"Writes are off: the journal could not be written ({error.strerror}). The operator must restart it.",
+            code="journal_failed",
+        )
+        batches = [batch for batch in (self._flying, *self._sealed, self._open) if batch is not None]
+        self._flying, self._open = None, None
+        self._sealed.clear()
+        unknown = OutcomeUnknown("The write may or may not have happened: the journal failed. Read before you retry.")
+        for batch in batches:
+            self._machine.drop_overlays(batch.changes)
+            for done, _ in batch.waiters:
+                done(unknown)
+
+    async def drain(self) -> None:
+        """Wait until nothing is in flight."""
+        while not self._is_idle():  # noqa: ASYNC110 - only at shutdown; an event would cost every commit
+            await asyncio.sleep(0.001)
+
+    def _is_idle(self) -> bool:
+        return self._flying is None and not self._sealed and (self._open is None or not self._open.changes)
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+        self._thread.join(timeout=10)
+
+
+def streams_with_followers(batch: Batch) -> list[Stream]:
+    """The streams of a batch that somebody watches, each once."""
+    watched = {
+        id(change.subject): change.subject
+        for change in batch.changes
+        if type(change.subject) is Stream and change.subject.followers
+    }
+    return list(watched.values())

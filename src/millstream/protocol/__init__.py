@@ -1,0 +1,1 @@
+"""Translation between bytes and the model. No sockets, no waiting."""

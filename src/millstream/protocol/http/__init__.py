@@ -1,0 +1,1 @@
+"""The Durable Streams Protocol over HTTP/1.1."""

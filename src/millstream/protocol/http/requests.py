@@ -1,0 +1,230 @@
+"""From a parsed HTTP request to a command or a query."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from ...model.commands import EMPTY_BODY, Append, Body, Create, Delete
+from ...model.errors import BadRequest
+from ...model.facts import Producer
+from ...model.media import is_json
+from ...model.offsets import BEGINNING, parse_offset
+from . import headers as h
+from .json_mode import split_body
+
+_INTEGER = re.compile(rb"[0-9]{1,16}")
+_TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_SAFE_INTEGER_MAX = 2**53 - 1
+_TOKEN_BYTES_MAX = 1024
+LIVE_MODES = ("long-poll", "sse")
+
+
+class Request(msgspec.Struct, gc=False):
+    """One whole HTTP request."""
+
+    method: bytes
+    path: bytes
+    query: bytes
+    headers: dict[bytes, bytes]
+    body: bytes
+    keep_alive: bool
+    version: str = "1.1"
+
+
+class ReadQuery(msgspec.Struct, frozen=True, gc=False):
+    offset: int = BEGINNING
+    has_offset: bool = False
+    live: str | None = None
+    cursor: int | None = None
+    timeout_ms: int | None = None
+    max_bytes: int | None = None
+    stream_id: str | None = None
+
+
+def is_closing(headers: dict[bytes, bytes]) -> bool:
+    """Only `true`, in any case, closes; other values count as absent (protocol section 4.1)."""
+    value = headers.get(h.STREAM_CLOSED)
+    return value is not None and value.strip().lower() == b"true"
+
+
+def append_command(request: Request, key: str) -> Append:
+    headers = request.headers
+    content_type = _content_type(headers)
+    closes = h.STREAM_CLOSED in headers and is_closing(headers)
+    return Append(
+        key,
+        content_type,
+        _append_body(request.body, content_type, closes),
+        closes,
+        _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
+        _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
+        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+    )
+
+
+def create_command(request: Request, key: str) -> Create:
+    headers = request.headers
+    content_type = _content_type(headers)
+    body = EMPTY_BODY
+    if request.body:
+        body = split_body(request.body) if content_type and is_json(content_type) else Body(request.body)
+    ttl_s, expires_at_ms = _lifetime(headers)
+    return Create(
+        key,
+        content_type,
+        ttl_s,
+        expires_at_ms,
+        is_closing(headers),
+        body,
+        _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
+        _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
+        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+    )
+
+
+def delete_command(key: str) -> Delete:
+    return Delete(key)
+
+
+def read_query(request: Request) -> ReadQuery:
+    if not request.query:
+        return ReadQuery()
+    values = _parameters(request.query)
+    live = values.get("live")
+    if live is not None and live not in LIVE_MODES:
+        raise BadRequest(f"live must be one of {', '.join(LIVE_MODES)}.", code="bad_live")
+    offset = values.get("offset")
+    if live is not None and offset is None:
+        raise BadRequest(f"live={live} needs an offset: -1, now, or a Stream-Next-Offset.", code="offset_missing")
+    return ReadQuery(
+        BEGINNING if offset is None else parse_offset(offset),
+        offset is not None,
+        live,
+        _cursor(values.get("cursor", values.get("stream-cursor"))),
+        _bounded(values, "timeout_ms", 0),
+        _bounded(values, "max_bytes", 1),
+        values.get("stream-id"),
+    )
+
+
+def _parameters(query: bytes) -> dict[str, str]:
+    """Known parameters once each; the protocol asks servers to ignore unknown ones."""
+    values: dict[str, str] = {}
+    for part in query.split(b"&"):
+        raw_name, _, raw_value = part.partition(b"=")
+        name = _unquoted(raw_name)
+        if name in values and name in _SINGLE_PARAMETERS:
+            raise BadRequest(f"The parameter '{name}' is given twice.", code="repeated_parameter")
+        values[name] = _unquoted(raw_value)
+    return values
+
+
+_SINGLE_PARAMETERS = frozenset({"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id"})
+
+
+def _unquoted(raw: bytes) -> str:
+    if b"%" in raw or b"+" in raw:
+        raw = unquote_to_bytes(raw.replace(b"+", b" "))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadRequest("The query is not UTF-8 once percent-decoded.", code="bad_query") from None
+
+
+def _cursor(text: str | None) -> int | None:
+    """A cursor that is not one of ours is harmless: it only tells a cache's requests apart."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
+        return None
+    return int(text)
+
+
+def _bounded(values: dict[str, str], name: str, least: int) -> int | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) < least:
+        raise BadRequest(f"{name} must be an integer of at least {least}.", code=f"bad_{name}")
+    return int(text)
+
+
+def _content_type(headers: dict[bytes, bytes]) -> str | None:
+    value = headers.get(h.CONTENT_TYPE)
+    return None if not value else value.decode("latin-1")
+
+
+def _append_body(body: bytes, content_type: str | None, closes: bool) -> Body:
+    if not body:
+        if closes:
+            return EMPTY_BODY
+        return Body(
+            fault=BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
+        )
+    if content_type is None or not is_json(content_type):
+        return Body(body)
+    messages = split_body(body)
+    if messages is EMPTY_BODY:
+        return Body(fault=BadRequest("An empty JSON array appends nothing.", code="empty_array"))
+    return messages
+
+
+def _has_producer_part(headers: dict[bytes, bytes]) -> bool:
+    return h.PRODUCER_EPOCH in headers or h.PRODUCER_SEQ in headers
+
+
+def _producer(headers: dict[bytes, bytes]) -> Producer:
+    values = [headers.get(name) for name in (h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ)]
+    if None in values:
+        raise BadRequest(
+            "Producer-Id, Producer-Epoch and Producer-Seq go together: send all three or none.",
+            code="bad_producer",
+        )
+    return Producer(
+        _token(headers, h.PRODUCER_ID), _integer(headers, h.PRODUCER_EPOCH), _integer(headers, h.PRODUCER_SEQ)
+    )
+
+
+def _token(headers: dict[bytes, bytes], name: bytes) -> str:
+    value = headers[name]
+    if not 0 < len(value) <= _TOKEN_BYTES_MAX:
+        raise BadRequest(f"{_titled(name)} must have 1 to {_TOKEN_BYTES_MAX} bytes.", code="bad_header")
+    return value.decode("latin-1")
+
+
+def _integer(headers: dict[bytes, bytes], name: bytes) -> int:
+    value = headers[name]
+    if not _INTEGER.fullmatch(value) or int(value) > _SAFE_INTEGER_MAX:
+        raise BadRequest(f"{_titled(name)} must be an integer from 0 to 2^53-1.", code="bad_producer")
+    return int(value)
+
+
+def _titled(name: bytes) -> str:
+    return name.decode().title()
+
+
+def _lifetime(headers: dict[bytes, bytes]) -> tuple[int | None, int | None]:
+    ttl, expires_at = headers.get(h.STREAM_TTL), headers.get(h.STREAM_EXPIRES_AT)
+    if ttl is not None and expires_at is not None:
+        raise BadRequest("Give Stream-TTL or Stream-Expires-At, not both.", code="bad_expiry")
+    if ttl is not None:
+        if not _TTL.fullmatch(ttl):
+            raise BadRequest(
+                "Stream-TTL must be whole seconds in plain decimal, without sign or leading zeros.",
+                code="bad_ttl",
+            )
+        return int(ttl), None
+    return None, None if expires_at is None else parse_time_ms(expires_at.decode("latin-1"))
+
+
+def parse_time_ms(text: str) -> int:
+    """Milliseconds since 1970 of an RFC 3339 time."""
+    if _RFC3339.fullmatch(text):
+        try:
+            return round(datetime.fromisoformat(text.upper().replace(" ", "T")).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            pass  # a date that does not exist: the message below says it
+    raise BadRequest("Stream-Expires-At must be an RFC 3339 time such as 2030-01-31T12:00:00Z.", code="bad_expiry")

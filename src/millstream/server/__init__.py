@@ -1,0 +1,1 @@
+"""The process around a node: settings, listeners, limits and signals."""

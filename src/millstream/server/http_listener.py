@@ -1,0 +1,181 @@
+"""The HTTP listener: accepts connections, checks who asks, routes requests, watches time and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from email.utils import formatdate
+
+from ..model.names import key_of_flat_path
+from ..node.node import Node
+from ..protocol.http import headers as h
+from ..protocol.http.requests import Request
+from .guard import Guard
+from .http_connection import HttpConnection, require_host
+from .ops import METRICS_TYPE, Metrics
+from .settings import Settings
+from .stream_routes import METHODS, StreamRoutes
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_FLAT = b"/v1/stream/"
+
+
+class HttpListener:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time()  # good to a tick: deadlines need no more
+        self.node: Node | None = None  # None until recovery is done
+        self.inflight_bytes = 0
+        self.answered: dict[tuple[bytes, int], int] = {}
+        self.common_lines = b""
+        self._guard = Guard(settings)
+        self._routes: StreamRoutes | None = None
+        self._connections: set[HttpConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._metrics = Metrics(self)
+        self._stopping = False
+        self._renew_common_lines()
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; where."""
+        address = self.settings.address
+        self._server = await self.loop.create_server(
+            lambda: HttpConnection(self), address.host, address.port, backlog=2048
+        )
+        self._ticker = asyncio.create_task(self._tick(), name="http-ticks")
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return host, port
+
+    def serve_node(self, node: Node) -> None:
+        """Recovery is done: open the doors."""
+        self.node = node
+        self._routes = StreamRoutes(node, self.settings)
+
+    async def stop(self) -> None:
+        """Answer what is in flight, end live reads, close everything; bounded by `stop_timeout_s`."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for conn in list(self._connections):
+            conn.stop()
+        give_up = self.loop.time() + self.settings.stop_timeout_s
+        while self._connections and self.loop.time() < give_up:  # noqa: ASYNC110 - only at shutdown
+            await asyncio.sleep(0.01)
+        for conn in list(self._connections):
+            conn.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+
+    def is_ready(self) -> bool:
+        return self.node is not None and not self._stopping and self.node.trouble() is None
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def admit(self, conn: HttpConnection) -> bool:
+        self._connections.add(conn)
+        return len(self._connections) <= self.settings.connections_max
+
+    def forget(self, conn: HttpConnection) -> None:
+        self._connections.discard(conn)
+
+    def count(self, method: bytes, status: int) -> None:
+        key = (method, status)
+        self.answered[key] = self.answered.get(key, 0) + 1
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.now = now = self.loop.time()
+            self._renew_common_lines()
+            for conn in list(self._connections):
+                if conn.deadline and now > conn.deadline:
+                    conn.timed_out()
+
+    def _renew_common_lines(self) -> None:
+        self.common_lines = b"Date: %b\r\nX-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: %b\r\n" % (
+            formatdate(time.time(), usegmt=True).encode(),
+            self._guard.resource_policy,
+        )
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def serve(self, conn: HttpConnection, request: Request) -> None:
+        if not self._is_welcome(conn, request):
+            return
+        if request.method == b"OPTIONS":
+            self._preflight(conn)
+        elif request.path.startswith(_FLAT):
+            if self._routes is None:
+                conn.respond_problem(503, "starting", "The server recovers its data. Try again.", b"Retry-After: 1\r\n")
+            else:
+                self._routes.serve(conn, request, key_of_flat_path(request.path[len(_FLAT) :]))
+        else:
+            self._serve_operator(conn, request)
+
+    def _is_welcome(self, conn: HttpConnection, request: Request) -> bool:
+        host = require_host(request)
+        if host and not self._guard.allows_host(host):
+            conn.respond_problem(
+                421, "unknown_host", "This Host is not served here. Add it to allowed_hosts if it should be."
+            )
+            return False
+        origin = request.headers.get(h.ORIGIN)
+        if origin is None:
+            return True
+        if not self._guard.allows_origin(origin, host):
+            if request.method == b"OPTIONS":
+                return True  # a preflight changes nothing; without an allowed origin in it the browser stops there
+            conn.respond_problem(
+                403,
+                "origin_refused",
+                "Pages of this origin are not allowed. Add it to cors_origins if they should be.",
+            )
+            return False
+        conn.cors = b"Access-Control-Allow-Origin: %b\r\nAccess-Control-Expose-Headers: %b\r\nVary: Origin\r\n" % (
+            origin,
+            h.EXPOSED_BY_CORS,
+        )
+        return True
+
+    def _preflight(self, conn: HttpConnection) -> None:
+        lines = b"Access-Control-Allow-Methods: %b\r\nAccess-Control-Allow-Headers: %b\r\n" % (
+            METHODS,
+            h.ALLOWED_BY_CORS,
+        )
+        conn.respond(204, lines + b"Access-Control-Max-Age: 600\r\nAllow: %b\r\n" % METHODS)
+
+    def _serve_operator(self, conn: HttpConnection, request: Request) -> None:
+        text = b"Content-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
+        if request.path not in (b"/healthz", b"/readyz/local", b"/metrics"):
+            conn.respond_problem(404, "unknown_route", "Nothing is here. Streams live under /v1/stream/{path}.")
+        elif request.method not in (b"GET", b"HEAD"):
+            conn.respond_problem(405, "method_not_allowed", "Use GET.", b"Allow: GET, HEAD\r\n")
+        elif request.path == b"/healthz":
+            conn.respond(200, text, [b"ok\n"])
+        elif request.path == b"/metrics":
+            conn.respond(200, METRICS_TYPE, [self._metrics.text()])
+        elif self.is_ready():
+            conn.respond(200, text, [b"ready\n"])
+        else:
+            conn.respond(503, text + b"Retry-After: 1\r\n", [self._why_not_ready().encode() + b"\n"])
+
+    def _why_not_ready(self) -> str:
+        if self._stopping:
+            return "stopping"
+        if self.node is None:
+            return "recovering"
+        return self.node.trouble() or "ready"

@@ -1,0 +1,212 @@
+"""Reads that wait at the tail: long-poll and Server-Sent Events (protocol sections 5.7 and 5.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..model.errors import MillstreamError, NotFound
+from ..model.media import is_json, is_text
+from ..node import Cut, Stream
+from ..protocol.http.cursors import next_cursor
+from ..protocol.http.requests import ReadQuery
+from ..protocol.http.responses import NO_STORE, SANDBOX, read_lines
+from ..protocol.http.sse import HEARTBEAT, control_event, data_event, whole_characters
+from .http_connection import HttpConnection
+
+if TYPE_CHECKING:
+    from .stream_routes import StreamRoutes
+
+_EVENT_BYTES_MAX = 256 << 10
+
+
+class LongPoll:
+    """One long-poll: answers when there is data, the stream ends, or time is up."""
+
+    __slots__ = ("_conn", "_query", "_routes", "_start", "_stream", "_timer", "queued")
+
+    def __init__(
+        self, routes: StreamRoutes, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery
+    ) -> None:
+        self.queued = False
+        self._routes = routes
+        self._conn = conn
+        self._stream = stream
+        self._start = start
+        self._query = query
+        settings = routes.settings
+        wait_ms = settings.long_poll_ms if query.timeout_ms is None else query.timeout_ms
+        delay_s = min(wait_ms, settings.long_poll_ms_max) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_up)
+        routes.node.followers.follow(stream, self)
+        routes.node.sweeper.watch(stream)
+        conn.live = self
+
+    def stream_changed(self) -> None:
+        if self._conn.live is not self:
+            return
+        stream = self._stream
+        if stream.deleted:
+            self._leave()
+            self._conn.respond_error(NotFound("The stream was deleted."))
+        elif stream.tail > self._start:
+            self._leave()
+            self._routes.send_range(self._conn, stream, self._start, self._query)
+        elif stream.closed:
+            self._time_up()
+
+    def _time_up(self) -> None:
+        self._leave()
+        send_nothing_new(self._routes, self._conn, self._stream, self._query)
+
+    def cancel(self) -> None:
+        self._leave()
+
+    def end(self) -> None:
+        self._time_up()
+
+    def writable(self) -> None:
+        """Nothing has been sent yet."""
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._conn.live = None
+        self._routes.node.followers.leave(self._stream, self)
+
+
+def send_nothing_new(routes: StreamRoutes, conn: HttpConnection, stream: Stream, query: ReadQuery) -> None:
+    """The 204 of a long-poll: at the tail, and perhaps at the end."""
+    lines, _ = read_lines(stream, routes.node.stream_id(stream.number), stream.tail, stream.tail)
+    if not stream.closed:
+        lines += b"Stream-Cursor: %d\r\n" % next_cursor(routes.node.clock.now_ms(), query.cursor)
+    conn.respond(204, lines + NO_STORE)
+
+
+class EventFeed:
+    """One SSE response: an offset that moves along the stream."""
+
+    __slots__ = ("_conn", "_cursor", "_done", "_fetch", "_offset", "_routes", "_stream", "_timers", "queued")
+
+    def __init__(
+        self, routes: StreamRoutes, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery
+    ) -> None:
+        self.queued = False
+        self._routes = routes
+        self._conn = conn
+        self._stream = stream
+        self._offset = start
+        self._cursor = query.cursor
+        self._done = False
+        self._fetch: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def start(self) -> None:
+        lines = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n" + SANDBOX
+        lines += b"Stream-Id: %b\r\n" % self._routes.node.stream_id(self._stream.number).encode()
+        if not is_text(self._stream.content_type):
+            lines += b"Stream-SSE-Data-Encoding: base64\r\n"
+        if not self._conn.begin_stream(lines):
+            return
+        loop = asyncio.get_running_loop()
+        settings = self._routes.settings
+        self._timers = [
+            loop.call_later(settings.sse_heartbeat_s, self._beat),
+            loop.call_later(settings.sse_max_s, self.end),
+        ]
+        self._conn.live = self
+        self._routes.node.followers.follow(self._stream, self)
+        self._routes.node.sweeper.watch(self._stream)
+        if self._offset == self._stream.tail and not self._stream.closed:
+            self._send(self._control(self._offset))
+        self.stream_changed()
+
+    def stream_changed(self) -> None:
+        """Send what lies between our offset and the tail, as far as the client drains it."""
+        stream = self._stream
+        while not self._done and self._fetch is None and not self._conn.paused:
+            if stream.deleted:
+                self.end()
+            elif self._offset < stream.tail:
+                cut = self._routes.node.reader.read_now(stream, self._offset, _EVENT_BYTES_MAX)
+                if cut is None:
+                    self._fetch = asyncio.create_task(self._fetch_cold())
+                else:
+                    self._send_cut(cut)
+            elif stream.closed:
+                self._send(self._control(self._offset))
+                self.end()
+            else:
+                return
+
+    async def _fetch_cold(self) -> None:
+        try:
+            cut = await self._routes.node.reader.read(self._stream, self._offset, _EVENT_BYTES_MAX)
+        except MillstreamError:
+            self.end()  # the response has begun: ending it makes the client ask again and see the error
+            return
+        finally:
+            self._fetch = None
+        if not self._done:
+            self._send_cut(cut)
+            self.stream_changed()
+
+    def _send_cut(self, cut: Cut) -> None:
+        stream = self._stream
+        cut = _whole_text(stream, cut)
+        cache = self._routes.last_event
+        key = (stream.number, cut.start, cut.end, stream.tail, stream.closed, self._cursor)
+        if cache[0] != key:
+            event = data_event(
+                cut.pieces, json=is_json(stream.content_type), text=is_text(stream.content_type)
+            ) + self._control(cut.end)
+            cache = self._routes.last_event = (key, event)
+        self._offset = cut.end
+        self._send(cache[1])
+        if stream.closed and cut.end == stream.tail:
+            self.end()
+
+    def _control(self, end: int) -> bytes:
+        stream = self._stream
+        at_tail = end == stream.tail
+        cursor = next_cursor(self._routes.node.clock.now_ms(), self._cursor)
+        return control_event(end, cursor, up_to_date=at_tail, closed=at_tail and stream.closed)
+
+    def _send(self, event: bytes) -> None:
+        self._conn.send(b"%x\r\n%b\r\n" % (len(event), event) if self._conn.is_chunked() else event)
+
+    def _beat(self) -> None:
+        if not self._done:
+            if not self._conn.paused:
+                self._send(HEARTBEAT)
+            delay_s = self._routes.settings.sse_heartbeat_s
+            self._timers[0] = asyncio.get_running_loop().call_later(delay_s, self._beat)
+
+    def writable(self) -> None:
+        self.stream_changed()
+
+    def cancel(self) -> None:
+        self._leave()
+
+    def end(self) -> None:
+        if not self._done:
+            self._leave()
+            self._conn.end_stream()
+
+    def _leave(self) -> None:
+        self._done = True
+        for timer in self._timers:
+            timer.cancel()
+        if self._fetch is not None and self._fetch is not asyncio.current_task():
+            self._fetch.cancel()
+        self._routes.node.followers.leave(self._stream, self)
+
+
+def _whole_text(stream: Stream, cut: Cut) -> Cut:
+    """Text is cut between characters; the rest of a broken one comes with the next event."""
+    if cut.end == stream.tail or not is_text(stream.content_type) or is_json(stream.content_type):
+        return cut
+    last = cut.pieces[-1]
+    whole = whole_characters(last)
+    if whole == len(last) or (whole == 0 and len(cut.pieces) == 1):
+        return cut
+    return Cut(cut.start, cut.end - len(last) + whole, [*cut.pieces[:-1], bytes(last[:whole])])

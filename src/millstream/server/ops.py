@@ -1,0 +1,60 @@
+"""What operators and their tools ask for: health, readiness, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+if TYPE_CHECKING:
+    from .http_listener import HttpListener
+
+METRICS_TYPE = b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+
+
+class Metrics:
+    """Collected when asked for: serving a request costs one addition."""
+
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        listener = self._listener
+        requests = CounterMetricFamily("millstream_http_requests", "Answered requests.", labels=["method", "status"])
+        for (method, status), count in list(listener.answered.items()):
+            requests.add_metric([method.decode("latin-1"), str(status)], count)
+        yield requests
+        yield GaugeMetricFamily("millstream_http_connections", "Open connections.", listener.connection_count)
+        yield GaugeMetricFamily("millstream_http_inflight_bytes", "Request bodies in memory.", listener.inflight_bytes)
+        node = listener.node
+        yield GaugeMetricFamily("millstream_ready", "1 when reads and writes are served.", int(listener.is_ready()))
+        if node is None:
+            return
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        yield gauge("millstream_live_readers", "Long-polls and SSE connections.", node.followers.count)
+        yield counter("millstream_journal_commits", "Group commits.", node.writer.commits)
+        yield gauge("millstream_journal_sequence", "Last committed fact.", node.writer.committed_sequence)
+        yield gauge("millstream_catalog_sequence", "Last checkpointed fact.", node.upkeep.applied)
+        yield gauge("millstream_hot_bytes", "Payload in memory.", node.machine.hot_bytes)
+        yield gauge("millstream_hot_streams", "Streams in memory.", len(node.machine.streams))
+        yield counter("millstream_checkpoints", "Checkpoints.", node.upkeep.checkpoints)
+        yield counter("millstream_merges", "Segment merges.", node.upkeep.merges)
+        yield counter("millstream_upkeep_failures", "Deaths of the upkeep process.", node.upkeep.failures)
+        yield counter("millstream_expired", "Streams swept after their time was up.", node.sweeper.expired)
+        yield gauge("millstream_recovered_facts", "Facts replayed at the last start.", node.replayed)
+        yield gauge("millstream_recovery_seconds", "Time the last replay took.", node.recovery_s)
+        count, size, live = node.catalog.segment_bytes()
+        yield gauge("millstream_segments", "Segments.", count)
+        yield gauge("millstream_segment_bytes", "Bytes of all segments.", size)
+        yield gauge("millstream_segment_live_bytes", "Bytes of blocks in use.", live)

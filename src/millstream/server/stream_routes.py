@@ -1,0 +1,293 @@
+"""What each HTTP method does to a stream: translate, ask the node, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Coroutine
+
+import msgspec
+import zstandard
+
+from ..model.commands import Append, Body, Create
+from ..model.errors import BadRequest, Gone, MillstreamError
+from ..model.etags import is_among, state_etag
+from ..model.media import is_json
+from ..model.offsets import NOW, parse_offset
+from ..model.replies import Outcome, Receipt
+from ..node import Cut, Stream
+from ..node.node import Node
+from ..node.writer import Answer
+from ..protocol.http import headers as h
+from ..protocol.http.cursors import next_cursor
+from ..protocol.http.json_mode import join_messages
+from ..protocol.http.requests import (
+    ReadQuery,
+    Request,
+    append_command,
+    create_command,
+    delete_command,
+    read_query,
+)
+from ..protocol.http.responses import (
+    NO_STORE,
+    cache_lines,
+    content_lines,
+    metadata_lines,
+    read_lines,
+    write_lines,
+    write_status,
+)
+from .http_connection import HttpConnection
+from .live import EventFeed, LongPoll, send_nothing_new
+from .settings import Settings
+
+log = logging.getLogger(__name__)
+
+_COMPRESS_MIN = 1024
+METHODS = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
+
+
+class StreamRoutes:
+    """The handlers of one stream's URL, the same behind every prefix."""
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self.node = node
+        self.settings = settings
+        # The newest event as it went to a follower: the next thousand followers get the same bytes.
+        self.last_event: tuple[object, bytes] = (None, b"")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(self, conn: HttpConnection, request: Request, key: str) -> None:
+        method = request.method
+        if method == b"POST":
+            self._append(conn, request, key)
+        elif method == b"GET":
+            self._read(conn, request, key)
+        elif method == b"PUT":
+            self._create(conn, request, key)
+        elif method == b"HEAD":
+            self._head(conn, request, key)
+        elif method == b"DELETE":
+            self.node.submit(delete_command(key), lambda answer: self._deleted(conn, answer))
+        else:
+            conn.respond_problem(
+                405,
+                "method_not_allowed",
+                "A stream takes GET, HEAD, PUT, POST and DELETE.",
+                b"Allow: %b\r\n" % METHODS,
+            )
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def _append(self, conn: HttpConnection, request: Request, key: str) -> None:
+        if len(request.body) > self.settings.part_bytes:
+            self._in_background(conn, self._append_large(conn, request, key))
+            return
+        self.node.submit(append_command(request, key), lambda answer: self._written(conn, answer))
+
+    def _written(self, conn: HttpConnection, answer: Answer) -> None:
+        if conn.request is None:
+            return  # the client left while its write became durable
+        if type(answer) is not Receipt:
+            assert isinstance(answer, MillstreamError)
+            conn.respond_error(answer)
+            return
+        conn.respond(write_status(answer), write_lines(answer, self.node.stream_id(answer.number)))
+
+    def _create(self, conn: HttpConnection, request: Request, key: str) -> None:
+        if len(request.body) > self.settings.part_bytes:
+            self._in_background(conn, self._create_large(conn, request, key))
+            return
+        self.node.submit(create_command(request, key), lambda answer: self._created(conn, answer))
+
+    def _created(self, conn: HttpConnection, answer: Answer) -> None:
+        request = conn.request
+        if request is None:
+            return
+        if isinstance(answer, MillstreamError):
+            conn.respond_error(answer)
+            return
+        lines = write_lines(answer, self.node.stream_id(answer.number)) + content_lines(answer.content_type)
+        if answer.outcome is Outcome.CREATED:
+            lines += b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
+        conn.respond(write_status(answer), lines)
+
+    def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
+        if conn.request is None:
+            return
+        if isinstance(answer, MillstreamError):
+            conn.respond_error(answer)
+            return
+        conn.respond(204, b"Stream-Id: %b\r\n" % self.node.stream_id(answer.number).encode() + NO_STORE)
+
+    # -- large bodies ----------------------------------------------------------------------------------
+
+    async def _append_large(self, conn: HttpConnection, request: Request, key: str) -> None:
+        command = await asyncio.to_thread(append_command, request, key)
+        answer = await self._submit_large(command)
+        self._written(conn, answer)
+
+    async def _create_large(self, conn: HttpConnection, request: Request, key: str) -> None:
+        command = await asyncio.to_thread(create_command, request, key)
+        answer = await self._submit_large(command)
+        self._created(conn, answer)
+
+    async def _submit_large(self, command: Append | Create) -> Answer:
+        """Journal the body in parts first, then decide; a refusal drops the parts again."""
+        body = command.body
+        if body.fault is not None or not body.payload:
+            return await self._submit(command)
+        upload = await self.node.writer.stage(body.payload)
+        lengths = [len(body.payload)] if body.lengths is None else body.lengths
+        staged = Body(b"", lengths, None, upload)
+        answer = await self._submit(msgspec.structs.replace(command, body=staged))
+        if not isinstance(answer, Receipt) or answer.outcome not in (Outcome.APPENDED, Outcome.CREATED):
+            self.node.writer.drop_upload(upload)
+        return answer
+
+    async def _submit(self, command: Append | Create) -> Answer:
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.node.submit(command, answered.set_result)
+        return await answered
+
+    def _in_background(self, conn: HttpConnection, work: Coroutine[None, None, None]) -> None:
+        """Serve a request that has to wait for threads; errors are answered as everywhere."""
+        task = asyncio.create_task(self._answering(conn, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answering(self, conn: HttpConnection, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except MillstreamError as error:
+            if conn.request is not None:
+                conn.respond_error(error)
+        except Exception:
+            log.exception("A request failed in a way it must not.")
+            if conn.request is not None:
+                conn.respond_problem(500, "internal", "The server made a mistake; it is in its log.")
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _head(self, conn: HttpConnection, request: Request, key: str) -> None:
+        stream = self.node.visible(key)
+        stream_id = self.node.stream_id(stream.number)
+        self._check_incarnation(read_query(request), stream_id)
+        lines = metadata_lines(stream, stream_id, self.node.seconds_left(stream))
+        wanted = request.headers.get(h.IF_NONE_MATCH)
+        if wanted is not None and is_among(wanted.decode("latin-1"), state_etag(stream_id, stream.tail, stream.closed)):
+            conn.respond(304, lines)
+            return
+        conn.respond(200, lines, size=0)
+
+    def _read(self, conn: HttpConnection, request: Request, key: str) -> None:
+        query = read_query(request)
+        stream = self.node.visible(key)
+        self._check_incarnation(query, self.node.stream_id(stream.number))
+        offset = query.offset
+        if query.live == "sse" and h.LAST_EVENT_ID in request.headers:
+            offset = parse_offset(request.headers[h.LAST_EVENT_ID].decode("latin-1"))
+        start = self.node.resolve(stream, offset)
+        self.node.renew(stream)
+        if query.live == "sse":
+            EventFeed(self, conn, stream, start, query).start()
+        elif query.live == "long-poll" and start == stream.tail:
+            if stream.closed:
+                send_nothing_new(self, conn, stream, query)
+            else:
+                LongPoll(self, conn, stream, start, query)
+        else:
+            self.send_range(conn, stream, start, query)
+
+    def _check_incarnation(self, query: ReadQuery, stream_id: str) -> None:
+        if query.stream_id is not None and query.stream_id != stream_id:
+            raise Gone(
+                "The stream was deleted and created again: this is another one. Start from -1 without stream-id.",
+                code="stream_recreated",
+            )
+
+    def send_range(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
+        """Answer with what lies at `start`."""
+        limit = self.settings.read_bytes_max
+        if query.max_bytes is not None:
+            limit = min(limit, query.max_bytes)
+        try:
+            cut = self.node.reader.read_now(stream, start, limit)
+        except MillstreamError as error:
+            conn.respond_error(error)
+            return
+        if cut is not None:
+            self._send_cut(conn, stream, cut, query)
+        else:
+            self._in_background(conn, self._send_cold(conn, stream, start, limit, query))
+
+    async def _send_cold(self, conn: HttpConnection, stream: Stream, start: int, limit: int, query: ReadQuery) -> None:
+        cut = await self.node.reader.read(stream, start, limit)
+        if conn.request is not None:
+            self._send_cut(conn, stream, cut, query)
+
+    def _send_cut(self, conn: HttpConnection, stream: Stream, cut: Cut, query: ReadQuery) -> None:
+        request = conn.request
+        assert request is not None
+        stream_id = self.node.stream_id(stream.number)
+        lines, etag = read_lines(stream, stream_id, cut.start, cut.end)
+        if query.live is not None and not (stream.closed and cut.end == stream.tail):
+            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
+        if query.offset == NOW and query.live is None:
+            lines += NO_STORE
+        else:
+            lines += cache_lines(self.node.seconds_left(stream))
+        wanted = request.headers.get(h.IF_NONE_MATCH)
+        if wanted is not None and is_among(wanted.decode("latin-1"), etag):
+            conn.respond(304, lines + b"ETag: %b\r\n" % etag.encode())
+            return
+        pieces = join_messages(cut.pieces) if is_json(stream.content_type) else cut.pieces
+        lines += content_lines(stream.content_type)
+        encoding = _wanted_encoding(request)
+        if encoding is not None:
+            lines += b"Vary: Accept-Encoding\r\n"
+            if sum(map(len, pieces)) >= _COMPRESS_MIN:
+                self._in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
+                return
+        if query.offset != NOW or query.live is not None:
+            lines += b"ETag: %b\r\n" % etag.encode()
+        conn.respond(200, lines, pieces)
+
+    async def _send_compressed(
+        self, conn: HttpConnection, lines: bytes, etag: str, pieces: list[bytes], encoding: bytes
+    ) -> None:
+        """Off the loop. The same range in other bytes is only weakly the same."""
+        body = await asyncio.to_thread(_compress, pieces, encoding)
+        if conn.request is not None:
+            lines += b"ETag: W/%b\r\nContent-Encoding: %b\r\n" % (etag.encode(), encoding)
+            conn.respond(200, lines, [body])
+
+
+def _wanted_encoding(request: Request) -> bytes | None:
+    accepted = request.headers.get(h.ACCEPT_ENCODING)
+    if accepted is None:
+        return None
+    names = {part.partition(b";")[0].strip().lower(): part.partition(b";")[2] for part in accepted.split(b",")}
+    for encoding in (b"zstd", b"gzip"):
+        if encoding in names and names[encoding].replace(b" ", b"") not in (
+            b"q=0",
+            b"q=0.0",
+            b"q=0.00",
+            b"q=0.000",
+        ):
+            return encoding
+    return None
+
+
+def _compress(pieces: list[bytes], encoding: bytes) -> bytes:
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if encoding == b"zstd":
+        return zstandard.ZstdCompressor(level=3).compress(data)
+    packer = zlib.compressobj(level=5, wbits=31)
+    return packer.compress(data) + packer.flush()
+
+
+def refuse_unknown(request: Request) -> BadRequest:
+    return BadRequest("Streams live under /v1/stream/{path}.", code="unknown_route")

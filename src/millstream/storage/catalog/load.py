@@ -1,0 +1,87 @@
+"""Looking things up in the catalog. Each look-up sees the newest checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ...model.records import BucketRecord, Extent, StreamRecord
+from .schema import connect
+
+_streams = msgspec.msgpack.Decoder(StreamRecord)
+_buckets = msgspec.msgpack.Decoder(BucketRecord)
+
+
+class CatalogReader:
+    """A read-only connection; also the engine's `Shelf`."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path, read_only=True)
+        self._connection.execute("PRAGMA cache_size = -16384")
+        self._execute = self._connection.execute
+
+    def stream(self, key: str) -> StreamRecord | None:
+        row = self._execute("SELECT record FROM streams WHERE key = ?", (key,)).fetchone()
+        return None if row is None else _streams.decode(row[0])
+
+    def stream_numbered(self, number: int) -> StreamRecord | None:
+        row = self._execute("SELECT record FROM streams WHERE number = ?", (number,)).fetchone()
+        return None if row is None else _streams.decode(row[0])
+
+    def producer(self, number: int, producer_id: str) -> tuple[int, int] | None:
+        row: tuple[int, int] | None = self._execute(
+            "SELECT epoch, seq FROM producers WHERE stream = ? AND id = ?", (number, producer_id)
+        ).fetchone()
+        return row
+
+    def bucket(self, name: str) -> BucketRecord | None:
+        row = self._execute("SELECT record FROM buckets WHERE name = ?", (name,)).fetchone()
+        return None if row is None else _buckets.decode(row[0])
+
+    def extents(self, number: int, start: int, end: int, limit: int) -> list[Extent]:
+        """The blocks that hold offsets from `start` up to `end`, in order."""
+        # The block that holds `start` may begin before it: it is the last one that begins at or before.
+        rows = self._execute(
+            "SELECT stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms"
+            " FROM extents WHERE stream = ?1 AND first_offset < ?3 AND first_offset >= coalesce("
+            " (SELECT max(first_offset) FROM extents WHERE stream = ?1 AND first_offset <= ?2), 0)"
+            " ORDER BY first_offset LIMIT ?4",
+            (number, start, end, limit),
+        )
+        return [Extent(*row) for row in rows]
+
+    def expiring(self, before_ms: int, limit: int) -> list[tuple[int, str]]:
+        """Streams whose recorded deadline has passed."""
+        rows = self._execute(
+            "SELECT number, key FROM streams WHERE deadline_ms <= ? ORDER BY deadline_ms LIMIT ?",
+            (before_ms, limit),
+        )
+        return rows.fetchall()
+
+    def next_deadline_ms(self) -> int | None:
+        row = self._execute("SELECT min(deadline_ms) FROM streams WHERE deadline_ms IS NOT NULL").fetchone()
+        return None if row is None else row[0]
+
+    def state(self, name: str) -> int | None:
+        row = self._execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def segment_bytes(self) -> tuple[int, int, int]:
+        """How many segments there are, their bytes, and how many of those are live."""
+        row = self._execute("SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(live_bytes), 0) FROM segments")
+        count, size, live = row.fetchone()
+        return count, size, live
+
+    def segment_numbers(self) -> list[int]:
+        return [number for (number,) in self._execute("SELECT segment FROM segments ORDER BY segment")]
+
+    def integrity(self) -> str:
+        """ "ok", or what SQLite says is wrong."""
+        return str(self._execute("PRAGMA quick_check(1)").fetchone()[0])
+
+    def stream_count(self) -> int:
+        return int(self._execute("SELECT count(*) FROM streams").fetchone()[0])
+
+    def close(self) -> None:
+        self._connection.close()

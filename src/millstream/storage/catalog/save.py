@@ -1,0 +1,171 @@
+"""Writing the catalog: one transaction per checkpoint or merge, set-based."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ...model.errors import UnknownFormat
+from ...model.facts import Producer
+from ...model.records import BucketRecord, Extent, StreamRecord
+from .schema import VERSION, connect, create_tables
+
+_encode = msgspec.msgpack.Encoder().encode
+_streams = msgspec.msgpack.Decoder(StreamRecord)
+_VARIABLES_MAX = 500
+
+
+class SegmentUse(msgspec.Struct, frozen=True):
+    segment: int
+    bytes: int
+    live_bytes: int
+
+
+class CatalogWriter:
+    """The only writer of the catalog; lives in the upkeep process."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path, read_only=False)
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise UnknownFormat(f"The catalog has format {version}; this version reads format {VERSION}.")
+        if version == 0:
+            self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA cache_size = -65536")
+        if version == 0:
+            create_tables(self._connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def state(self, name: str, default: int) -> int:
+        row = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return default if row is None else int(row[0])
+
+    def set_state(self, name: str, value: int) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+    # -- streams and buckets ---------------------------------------------------------------------------
+
+    def streams_numbered(self, numbers: Iterable[int]) -> Iterator[StreamRecord]:
+        for chunk in _chunks(list(numbers)):
+            marks = ",".join("?" * len(chunk))
+            rows = self._connection.execute(f"SELECT record FROM streams WHERE number IN ({marks})", chunk)
+            for (record,) in rows:
+                yield _streams.decode(record)
+
+    def bucket(self, name: str) -> BucketRecord | None:
+        row = self._connection.execute("SELECT record FROM buckets WHERE name = ?", (name,)).fetchone()
+        return None if row is None else msgspec.msgpack.decode(row[0], type=BucketRecord)
+
+    def save_buckets(self, buckets: Iterable[BucketRecord]) -> None:
+        for bucket in buckets:
+            if bucket.deleted:
+                self._connection.execute("DELETE FROM buckets WHERE name = ?", (bucket.name,))
+            else:
+                self._connection.execute("INSERT OR REPLACE INTO buckets VALUES (?, ?)", (bucket.name, _encode(bucket)))
+
+    def save_streams(self, streams: Iterable[StreamRecord]) -> None:
+        self._connection.executemany(
+            "INSERT INTO streams VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (number) DO UPDATE SET deadline_ms = excluded.deadline_ms, record = excluded.record",
+            ((s.number, s.key, _deadline(s), _encode(s)) for s in streams),
+        )
+
+    def delete_streams(self, numbers: list[int]) -> None:
+        rows = [(number,) for number in numbers]
+        self._connection.executemany("DELETE FROM streams WHERE number = ?", rows)
+        self._connection.executemany("DELETE FROM producers WHERE stream = ?", rows)
+        self._connection.executemany(
+            "UPDATE segments SET live_bytes = live_bytes - (SELECT coalesce(sum(size), 0) FROM extents"
+            " WHERE extents.segment = segments.segment AND extents.stream = ?1)"
+            " WHERE segment IN (SELECT DISTINCT segment FROM extents WHERE stream = ?1)",
+            rows,
+        )
+        self._connection.executemany("DELETE FROM extents WHERE stream = ?", rows)
+
+    def save_producers(self, stream: int, producers: Mapping[str, Producer]) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)",
+            ((stream, p.id, p.epoch, p.seq) for p in producers.values()),
+        )
+
+    # -- extents and segments ----------------------------------------------------------------------------
+
+    def add_segment(self, segment: int, size: int, extents: list[Extent]) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (msgspec.structs.astuple(extent) for extent in extents),
+        )
+        self._connection.execute(
+            "INSERT INTO segments (segment, bytes, live_bytes) VALUES (?, ?, ?)",
+            (segment, size, sum(extent.size for extent in extents)),
+        )
+
+    def extents_of_segments(self, segments: list[int]) -> list[Extent]:
+        """What still reaches into these segments, stream by stream."""
+        marks = ",".join("?" * len(segments))
+        rows = self._connection.execute(
+            "SELECT stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms"
+            f" FROM extents WHERE segment IN ({marks}) ORDER BY stream, first_offset",
+            segments,
+        )
+        return [Extent(*row) for row in rows]
+
+    def remove_extents(self, extents: Iterable[Extent]) -> None:
+        self._connection.executemany(
+            "DELETE FROM extents WHERE stream = ? AND first_offset = ?",
+            ((extent.stream, extent.first_offset) for extent in extents),
+        )
+
+    def empty_segments(self, segments: list[int]) -> None:
+        """These segments hold nothing live any more."""
+        self._connection.executemany(
+            "UPDATE segments SET live_bytes = 0 WHERE segment = ?", ((segment,) for segment in segments)
+        )
+
+    def segments(self) -> list[SegmentUse]:
+        rows = self._connection.execute("SELECT segment, bytes, live_bytes FROM segments ORDER BY segment")
+        return [SegmentUse(*row) for row in rows]
+
+    def unreachable_segments(self) -> list[int]:
+        """Segments that no extent reaches: garbage, by reachability and nothing else."""
+        rows = self._connection.execute(
+            "SELECT segment FROM segments WHERE NOT EXISTS"
+            " (SELECT 1 FROM extents WHERE extents.segment = segments.segment)"
+        )
+        return [segment for (segment,) in rows]
+
+    def forget_segments(self, segments: list[int]) -> None:
+        self._connection.executemany("DELETE FROM segments WHERE segment = ?", ((s,) for s in segments))
+
+    def give_back_space(self) -> None:
+        """Return freed pages to the file system, and keep the write-ahead file small."""
+        self._connection.execute("PRAGMA incremental_vacuum(2000)").fetchall()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _deadline(record: StreamRecord) -> int | None:
+    return None if record.lease is None else record.lease.deadline_ms()
+
+
+def _chunks(items: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(items), _VARIABLES_MAX):
+        yield items[start : start + _VARIABLES_MAX]

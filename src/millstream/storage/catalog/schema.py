@@ -1,0 +1,78 @@
+"""The catalog's tables.
+
+Streams, buckets and their like are kept as the bytes of their record (`model.records`), beside the few columns
+that are searched: the record is spelled once, and adding a field to it changes no table.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+VERSION = 1
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS state (
+    name TEXT PRIMARY KEY,       -- incarnation, applied, replay_from, next_segment
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS buckets (
+    name TEXT PRIMARY KEY,
+    record BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS streams (
+    number INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,    -- bucket/name
+    deadline_ms INTEGER,         -- of those that expire
+    record BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS streams_by_deadline ON streams (deadline_ms) WHERE deadline_ms IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS producers (
+    stream INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (stream, id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS extents (
+    stream INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    messages INTEGER NOT NULL,
+    last_sequence INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL,
+    PRIMARY KEY (stream, first_offset)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS extents_by_segment ON extents (segment);
+
+CREATE TABLE IF NOT EXISTS segments (
+    segment INTEGER PRIMARY KEY,
+    bytes INTEGER NOT NULL,
+    live_bytes INTEGER NOT NULL, -- of blocks that some extent reaches
+    dead_since INTEGER           -- the sequence at which the last extent went
+);
+"""
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    connection.executescript(_TABLES)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    mode = "ro" if read_only else "rwc"
+    connection = sqlite3.connect(
+        f"file:{path.absolute().as_posix()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA busy_timeout = 10000")
+    return connection

@@ -1,0 +1,214 @@
+"""A look at a data directory from outside: what is there, whether it agrees, and a way out when the journal is damaged.
+
+`examine` changes nothing. `cut` removes what cannot be read from the journal, after saving every removed byte.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..model.errors import MillstreamError
+from .catalog import CatalogReader, CatalogWriter
+from .data_dir import DataDir, check_stamp, lock_directory
+from .files import Files
+from .journal.file import start_file
+from .journal.record import FileHeader
+from .journal.recovery import Damage, JournalScan, scan_journal
+from .objects import LocalObjects
+from .segments.block import decode_block
+from .segments.segment import FOLDER, read_index, segment_number
+
+REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Literal["ok", "warning", "error"]
+    what: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    healthy: bool
+    findings: tuple[Finding, ...]
+
+
+def examine(data_dir: Path) -> Report:
+    """Check everything that can be checked; read-only."""
+    place = DataDir(data_dir)
+    if not place.stamp.exists():
+        return _report([Finding("error", f"{data_dir} is not a data directory", "Check --data-dir.")])
+    findings: list[Finding] = []
+    if _is_locked(place):
+        findings.append(
+            Finding("warning", "a server is using the directory", "Stop it for a check of the journal's end.")
+        )
+    try:
+        check_stamp(place.stamp.read_bytes())
+        findings.append(Finding("ok", "the format is known"))
+        findings += _examine_journal(place, Files())
+        findings += _examine_catalog(place)
+        findings += _examine_segments(place)
+    except (MillstreamError, sqlite3.DatabaseError, OSError) as error:
+        findings.append(Finding("error", str(error), "Restore the directory from a backup."))
+    return _report(findings)
+
+
+def cut(data_dir: Path) -> Report:
+    """Make a damaged journal usable again: what lies behind the damage goes to `removed/`, nothing is deleted."""
+    place = DataDir(data_dir)
+    files = Files()
+    lock = lock_directory(place)
+    try:
+        scan = scan_journal(place.journal, files)
+        if scan.damage is None:
+            return examine_unlocked(place, lock, "there is nothing to cut")
+        saved = _save_and_truncate(place, files, scan, scan.damage)
+        _continue_after_catalog(place, files, scan)
+        what = f"{saved} bytes behind {scan.damage.path.name}:{scan.damage.at} were moved to {REMOVED}/"
+        return examine_unlocked(place, lock, what)
+    finally:
+        os.close(lock)
+
+
+def examine_unlocked(place: DataDir, lock: int, what: str) -> Report:
+    """A report on a directory we hold the lock of ourselves."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    report = examine(place.root)
+    return _report([Finding("ok", what), *report.findings])
+
+
+def _report(findings: list[Finding]) -> Report:
+    return Report(all(finding.severity != "error" for finding in findings), tuple(findings))
+
+
+def _is_locked(place: DataDir) -> bool:
+    if not place.lock.exists():
+        return False
+    fd = os.open(place.lock, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _examine_journal(place: DataDir, files: Files) -> list[Finding]:
+    scan = scan_journal(place.journal, files)
+    if scan.damage is not None:
+        where = f"{scan.damage.path.name} at byte {scan.damage.at}"
+        return [
+            Finding(
+                "error",
+                f"the journal is damaged: {where}: {scan.damage.reason}",
+                "Restore the file from a backup, or run 'millstream doctor --cut': it keeps what comes before, "
+                "loses what comes after, and saves the removed bytes first.",
+            )
+        ]
+    findings = [Finding("ok", f"the journal reads to sequence {scan.last_sequence} ({len(scan.files)} files)")]
+    if scan.torn_bytes:
+        findings.append(
+            Finding("warning", f"{scan.torn_bytes} bytes of a torn batch at its end", "The next start cuts them.")
+        )
+    return findings
+
+
+def _examine_catalog(place: DataDir) -> list[Finding]:
+    catalog = CatalogReader(place.catalog)
+    try:
+        verdict = catalog.integrity()
+        if verdict != "ok":
+            return [Finding("error", f"the catalog is damaged: {verdict}", "Restore it from a backup.")]
+        applied = catalog.state("applied") or 0
+        replay_from = catalog.state("replay_from") or applied + 1
+        findings = [Finding("ok", f"the catalog has {catalog.stream_count()} streams, up to sequence {applied}")]
+        scan = scan_journal(place.journal, Files())
+        if scan.files and scan.files[0].header.first_sequence > replay_from:
+            findings.append(
+                Finding("error", f"journal files from sequence {replay_from} on are missing", "Restore them.")
+            )
+        if scan.damage is None and scan.last_sequence < applied:
+            findings.append(
+                Finding("error", f"the journal ends before the catalog's sequence {applied}", "Restore it.")
+            )
+        return findings
+    finally:
+        catalog.close()
+
+
+def _examine_segments(place: DataDir) -> list[Finding]:
+    """Every block of every segment against its checksum."""
+    store = LocalObjects(place.objects, Files())
+    findings: list[Finding] = []
+    blocks = 0
+    catalog = CatalogReader(place.catalog)
+    known = set(catalog.segment_numbers())
+    catalog.close()
+    present = {segment_number(name): name for name, _ in store.list(FOLDER)}
+    findings += [
+        Finding("error", f"segment {missing} is missing", "Restore it from a backup.")
+        for missing in sorted(known - present.keys())
+    ]
+    for segment in sorted(known & present.keys()):
+        try:
+            for extent in read_index(store, present[segment]):
+                decode_block(store.get_range(present[segment], extent.at, extent.size))
+                blocks += 1
+        except MillstreamError as error:
+            findings.append(
+                Finding("error", f"{present[segment]}: {error.message}", "Restore the segment from a backup.")
+            )
+    return [Finding("ok", f"{blocks} blocks in {len(known & present.keys())} segments read well"), *findings]
+
+
+def _save_and_truncate(place: DataDir, files: Files, scan: JournalScan, damage: Damage) -> int:
+    """Move everything from the damage on out of the journal; how many bytes that were."""
+    removed = place.root / REMOVED
+    files.make_directory(removed)
+    later = [file for file in scan.files if file.path.name > damage.path.name]
+    saved = 0
+    for path, start in [(damage.path, damage.at), *((file.path, 0) for file in later)]:
+        fd = files.open_write(path)
+        data = files.pread(fd, files.size(fd) - start, start)
+        copy = files.create(removed / f"{path.name}-from-{start}-{secrets.token_hex(4)}")
+        files.pwrite(copy, data, 0)
+        files.sync(copy)
+        files.close(copy)
+        saved += len(data)
+        if start:
+            files.truncate(fd, start)
+            files.sync(fd)
+        files.close(fd)
+    files.sync_directory(removed)
+    for file in later:
+        files.unlink(file.path)
+    files.sync_directory(place.journal)
+    return saved
+
+
+def _continue_after_catalog(place: DataDir, files: Files, scan: JournalScan) -> None:
+    """Where the catalog is ahead of what is left, the journal goes on behind the catalog: it has all before."""
+    catalog = CatalogWriter(place.catalog)
+    try:
+        applied = catalog.state("applied", 0)
+        if scan.last_sequence >= applied:
+            return
+        header: FileHeader = scan.files[0].header
+        for file in scan.files:
+            if file.path.exists():
+                os.replace(file.path, place.root / REMOVED / f"{file.path.name}-{secrets.token_hex(4)}")
+        fd, _ = start_file(place.journal, files, header._replace(first_sequence=applied + 1), 0)
+        files.close(fd)
+        with catalog.transaction():
+            catalog.set_state("replay_from", applied + 1)
+    finally:
+        catalog.close()

@@ -1,0 +1,79 @@
+"""The bytes of a journal file.
+
+    file    header (64) | frame | frame | ... | zeros up to the allocated size
+    header  "MILLJRNL" | version u16 | shard u16 | crc32 u32 | incarnation u64 | salt u64 | first_sequence u64
+            | created_ms u64 | zeros                                                     (all little-endian)
+    frame   "MSB1" | body length u32 | crc32 u32 | first_sequence u64 | at_ms u64 | body (`model.codec`)
+
+The crc covers what follows it and starts from the file's salt, which nobody outside knows: bytes that a client
+sent can never pass for a frame, wherever a torn write leaves them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from ...model.errors import CorruptData, UnknownFormat
+
+VERSION = 1
+HEADER_BYTES = 64
+FRAME_MAGIC = b"MSB1"
+_FILE_MAGIC = b"MILLJRNL"
+_HEADER = struct.Struct("<8sHHIQQQQ")
+_FRAME = struct.Struct("<4sIIQQ")
+_CHECKED = struct.Struct("<QQ")
+FRAME_BYTES = _FRAME.size
+
+
+class FileHeader(NamedTuple):
+    shard: int
+    incarnation: int
+    salt: int
+    first_sequence: int
+    created_ms: int
+
+    def encode(self) -> bytes:
+        crc = zlib.crc32(struct.pack("<HHQQQQ", VERSION, *self))
+        fields = (self.shard, crc, self.incarnation, self.salt, self.first_sequence, self.created_ms)
+        return _HEADER.pack(_FILE_MAGIC, VERSION, *fields).ljust(HEADER_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes) -> FileHeader:
+        if len(data) < HEADER_BYTES or data[:8] != _FILE_MAGIC:
+            raise CorruptData("This is not a journal file: its first bytes are wrong.")
+        _, version, shard, crc, incarnation, salt, first_sequence, created_ms = _HEADER.unpack_from(data)
+        if version != VERSION:
+            raise UnknownFormat(f"The journal has format {version}; this version reads format {VERSION}.")
+        header = cls(shard, incarnation, salt, first_sequence, created_ms)
+        if crc != zlib.crc32(struct.pack("<HHQQQQ", version, *header)):
+            raise CorruptData("A journal file's header does not match its checksum.")
+        return header
+
+
+class Frame(NamedTuple):
+    first_sequence: int
+    at_ms: int
+    body: memoryview
+    end: int  # where the next frame starts
+
+
+def frame_header(salt: int, first_sequence: int, at_ms: int, body: bytes | bytearray) -> bytes:
+    checked = _CHECKED.pack(first_sequence, at_ms)
+    crc = zlib.crc32(body, zlib.crc32(checked, salt & 0xFFFFFFFF))
+    return _FRAME.pack(FRAME_MAGIC, len(body), crc, first_sequence, at_ms)
+
+
+def read_frame(data: memoryview, at: int, salt: int) -> Frame | None:
+    """The frame at this place, or None where there is no valid one."""
+    if at + FRAME_BYTES > len(data):
+        return None
+    magic, length, crc, first_sequence, at_ms = _FRAME.unpack_from(data, at)
+    end = at + FRAME_BYTES + length
+    if magic != FRAME_MAGIC or end > len(data):
+        return None
+    body = data[at + FRAME_BYTES : end]
+    if crc != zlib.crc32(body, zlib.crc32(_CHECKED.pack(first_sequence, at_ms), salt & 0xFFFFFFFF)):
+        return None
+    return Frame(first_sequence, at_ms, body, end)

@@ -1,0 +1,101 @@
+"""The local object store: plain files that are complete and synced before they have a name."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..model.errors import CorruptData
+from .files import Files
+
+_OPEN_FILES_MAX = 256
+_TEMPORARY = ".tmp-"
+
+
+class LocalObjects:
+    """An `ObjectStore` in a directory: temporary file, fdatasync, link, directory fsync."""
+
+    def __init__(self, root: Path, files: Files) -> None:
+        self._root = root
+        self._files = files
+        self._open: OrderedDict[str, int] = OrderedDict()  # most recently used last
+
+    def prepare(self, folder: str) -> None:
+        """Make a folder, and clear what a crash left half-written in it."""
+        path = self._root / folder
+        self._files.make_directory(path)
+        for name in self._files.list_directory(path):
+            if name.startswith(_TEMPORARY):
+                self._files.unlink(path / name)
+        self._files.sync_directory(self._root)
+
+    def put(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+        target = self._root / name
+        temporary = target.parent / f"{_TEMPORARY}{target.name}-{os.getpid()}"
+        fd = self._files.create(temporary)
+        try:
+            size = self._files.write_all(fd, pieces, 0)
+            self._files.sync(fd)
+            self._files.link(temporary, target)
+        finally:
+            self._files.close(fd)
+            self._files.unlink(temporary)
+        self._files.sync_directory(target.parent)
+        return size
+
+    def get_range(self, name: str, at: int, size: int) -> bytes:
+        """Safe in any thread: it shares no descriptor with anybody."""
+        fd = self._files.open_read(self._root / name)
+        try:
+            data = self._files.pread(fd, size, at)
+        finally:
+            self._files.close(fd)
+        if len(data) != size:
+            raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
+        return data
+
+    def get_range_cached(self, name: str, at: int, size: int) -> bytearray | None:
+        """The range if it can be had without waiting for the disk. For one thread only."""
+        return self._files.pread_cached(self._descriptor(name), size, at)
+
+    def size(self, name: str) -> int:
+        fd = self._files.open_read(self._root / name)
+        try:
+            return self._files.size(fd)
+        finally:
+            self._files.close(fd)
+
+    def forget(self, name: str) -> None:
+        """Close what is open of an object, so that a deleted one frees its space."""
+        fd = self._open.pop(name, None)
+        if fd is not None:
+            self._files.close(fd)
+
+    def delete(self, name: str) -> None:
+        self.forget(name)
+        try:
+            self._files.unlink(self._root / name)
+        except FileNotFoundError:
+            return
+        self._files.sync_directory((self._root / name).parent)
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        folder = self._root / prefix
+        names = [name for name in self._files.list_directory(folder) if not name.startswith(_TEMPORARY)]
+        return [(f"{prefix}/{name}", (folder / name).stat().st_size) for name in names]
+
+    def close(self) -> None:
+        while self._open:
+            self._files.close(self._open.popitem()[1])
+
+    def _descriptor(self, name: str) -> int:
+        fd = self._open.get(name)
+        if fd is not None:
+            self._open.move_to_end(name)
+            return fd
+        fd = self._open[name] = self._files.open_read(self._root / name)
+        if len(self._open) > _OPEN_FILES_MAX:
+            self._files.close(self._open.popitem(last=False)[1])
+        return fd

@@ -1,0 +1,134 @@
+"""One segment: an immutable object of many blocks, sorted by stream, with an index at its end.
+
+    segment  "MILLSEGM" | version u16 | zeros up to 16 | block | block | ... | index | trailer (32)
+    index    msgpack array of [stream, first_offset, next_offset, at, size, messages, last_sequence, last_ms]
+    trailer  index at u64 | index bytes u32 | crc32 of the index u32 | zeros u64 | "MILLSEGM"
+
+The catalog knows every block as an extent, so the server never needs the index; it is there for readers without
+a catalog, for the doctor, and to rebuild the catalog.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from ...model.errors import CorruptData, UnknownFormat
+from ...model.records import Extent
+from ..ports import ObjectStore
+from .block import Message, encode_block
+
+FOLDER = "segments"
+VERSION = 1
+_MAGIC = b"MILLSEGM"
+_HEAD = struct.Struct("<8sH6x")
+_TRAILER = struct.Struct("<QII8x8s")
+_Row = tuple[int, int, int, int, int, int, int, int]
+_rows = msgspec.msgpack.Decoder(list[_Row])
+
+
+def segment_name(segment: int) -> str:
+    return f"{FOLDER}/{segment:012d}"
+
+
+def segment_number(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+class SegmentBuilder:
+    """Collects blocks; `finish` stores the object and `extents` says where everything went."""
+
+    def __init__(self, segment: int, block_bytes: int) -> None:
+        self.segment = segment
+        self.extents: list[Extent] = []
+        self._block_bytes = block_bytes
+        self._pieces: list[bytes | bytearray | memoryview] = [_HEAD.pack(_MAGIC, VERSION)]
+        self._at = _HEAD.size
+
+    @property
+    def size(self) -> int:
+        return self._at
+
+    def add(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
+        """Messages of one stream that follow each other, cut into blocks of about the wanted size."""
+        start, size = 0, 0
+        for index, message in enumerate(messages):
+            if size and size + len(message.payload) > self._block_bytes:
+                self._add_block(stream, first_offset, messages[start:index])
+                first_offset += size
+                start, size = index, 0
+            size += len(message.payload)
+        if start < len(messages):
+            self._add_block(stream, first_offset, messages[start:] if start else messages)
+
+    def add_encoded(self, extent: Extent, block: bytes) -> None:
+        """A block as it lies in another segment."""
+        self._pieces.append(block)
+        self._note(extent.stream, extent.first_offset, extent.next_offset, len(block), extent.messages,
+                   extent.last_sequence, extent.last_ms)  # fmt: skip
+
+    def finish(self, store: ObjectStore) -> int:
+        """Write the object durably; its size."""
+        index = msgspec.msgpack.encode([_row(extent) for extent in self.extents])
+        trailer = _TRAILER.pack(self._at, len(index), zlib.crc32(index), _MAGIC)
+        return store.put(segment_name(self.segment), _gathered([*self._pieces, index, trailer]))
+
+    def _add_block(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
+        head, payload = encode_block(stream, first_offset, messages)
+        self._pieces += (head, payload)
+        last = messages[-1]
+        self._note(stream, first_offset, first_offset + len(payload), len(head) + len(payload), len(messages),
+                   last.sequence, last.at_ms)  # fmt: skip
+
+    def _note(
+        self, stream: int, first: int, following: int, size: int, messages: int, sequence: int, at_ms: int
+    ) -> None:
+        self.extents.append(Extent(stream, first, following, self.segment, self._at, size, messages, sequence, at_ms))
+        self._at += size
+
+
+def read_index(store: ObjectStore, name: str) -> list[Extent]:
+    """The blocks of a segment, from the object alone."""
+    size = store.size(name)
+    if size < _HEAD.size + _TRAILER.size:
+        raise CorruptData(f"{name} is too short to be a segment.")
+    magic, version = _HEAD.unpack(store.get_range(name, 0, _HEAD.size))
+    if magic == _MAGIC and version != VERSION:
+        raise UnknownFormat(f"{name} has format {version}; this version reads format {VERSION}.")
+    at, length, crc, end = _TRAILER.unpack(store.get_range(name, size - _TRAILER.size, _TRAILER.size))
+    if magic != _MAGIC or end != _MAGIC or at + length + _TRAILER.size != size:
+        raise CorruptData(f"{name} is not a complete segment.")
+    index = store.get_range(name, at, length)
+    if zlib.crc32(index) != crc:
+        raise CorruptData(f"The index of {name} does not match its checksum.")
+    segment = segment_number(name)
+    return [Extent(row[0], row[1], row[2], segment, *row[3:]) for row in _rows.decode(index)]
+
+
+def _row(extent: Extent) -> _Row:
+    return (
+        extent.stream,
+        extent.first_offset,
+        extent.next_offset,
+        extent.at,
+        extent.size,
+        extent.messages,
+        extent.last_sequence,
+        extent.last_ms,
+    )
+
+
+def _gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+    """Small pieces joined into writes of about a megabyte: a segment may hold a hundred thousand tiny blocks."""
+    batch: list[bytes | bytearray | memoryview] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece)
+        if size >= 1 << 20:
+            yield b"".join(batch)
+            batch, size = [], 0
+    yield b"".join(batch)
