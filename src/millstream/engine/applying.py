@@ -26,8 +26,7 @@ def born(fact: facts.StreamCreated, sequence: int, at_ms: int) -> StreamRecord:
 def apply_to_stream(record: StreamRecord, fact: facts.StreamFact, at_ms: int) -> None:
     kind = type(fact)
     if kind is facts.Appended:
-        assert isinstance(fact, facts.Appended)
-        _append(record, fact, at_ms)
+        apply_appended(record, fact, at_ms)  # type: ignore[arg-type]
     elif kind is facts.Touched:
         _renew(record, at_ms)
     elif kind is facts.Closed:
@@ -49,9 +48,10 @@ def apply_to_bucket(record: BucketRecord, fact: facts.Fact) -> None:
         record.streams -= 1
 
 
-def _append(record: StreamRecord, fact: facts.Appended, at_ms: int) -> None:
-    assert fact.offset == record.tail, (record.key, fact.offset, record.tail)
-    record.tail = fact.offset + facts.size_of(fact)
+def apply_appended(record: StreamRecord, fact: facts.Appended, at_ms: int) -> None:
+    if fact.offset != record.tail:
+        raise AssertionError((record.key, fact.offset, record.tail))
+    record.tail += len(fact.payload) if fact.upload is None else facts.size_of(fact)
     record.written_ms = at_ms
     record.id_ms = fact.id_ms
     record.id_seq = fact.id_seq if fact.lengths is None else fact.id_seq + max(len(fact.lengths) - 1, 0)

@@ -11,8 +11,8 @@ Everything that affects state lives in this folder. A decision is atomic: every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from ..model import commands, facts
 from ..model.errors import NotFound
@@ -21,16 +21,12 @@ from ..model.names import split_key
 from ..model.records import StreamRecord
 from ..model.replies import Receipt
 from .appending import decide_append
-from .applying import apply_to_bucket, apply_to_stream, born
+from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
 from .state import Bucket, HotRecord, Shelf, Stream
 
-
-class Change(NamedTuple):
-    """A decided fact and what it is about."""
-
-    subject: Stream | Bucket | None
-    fact: Fact
+# A decided fact and what it is about. A plain tuple: one is made for every append.
+Change = tuple[Stream | Bucket | None, Fact]
 
 
 class Machine:
@@ -51,6 +47,7 @@ class Machine:
         self.buckets: dict[str, Bucket] = {}
         self.uploads: dict[int, list[bytes]] = {}
         self.hot_bytes = 0
+        self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
         self._shelf = shelf
         self._cut_sequence = 0  # where the last cut for a checkpoint was made
@@ -75,7 +72,7 @@ class Machine:
 
     def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
         """Lay a decided fact over the stream's committed state."""
-        apply_to_stream(stream.overlay(), fact, now_ms)
+        apply_to_stream(stream.pending or stream.overlay(), fact, now_ms)
         stream.inflight += 1
         kind = type(fact)
         if kind is facts.Appended or kind is facts.Closed:
@@ -87,17 +84,18 @@ class Machine:
         elif kind is not facts.Touched:
             self._count_in_bucket(stream.key, fact)
         self.next_sequence += 1
-        changes.append(Change(stream, fact))
+        changes.append((stream, fact))
 
     def admit_new(self, fact: facts.StreamCreated, now_ms: int, changes: list[Change]) -> Stream:
         stream = Stream.from_record(born(fact, self.next_sequence, now_ms))
         stream.seen_ms = now_ms
+        stream.used = self.coarse_s
         stream.overlay()
         stream.inflight = 1
         self._arriving[fact.key] = stream
         self._count_in_bucket(fact.key, fact)
         self.next_sequence += 1
-        changes.append(Change(stream, fact))
+        changes.append((stream, fact))
         return stream
 
     def ensure_bucket(self, name: str, now_ms: int, changes: list[Change]) -> None:
@@ -110,12 +108,12 @@ class Machine:
         bucket.overlay().deleted = False
         bucket.inflight += 1
         self.next_sequence += 1
-        changes.append(Change(bucket, facts.BucketCreated(name, implicit=True)))
+        changes.append((bucket, facts.BucketCreated(name, implicit=True)))
 
     def admit_upload_fact(self, fact: facts.UploadFact, changes: list[Change]) -> None:
         """Parts need no decision."""
         self.next_sequence += 1
-        changes.append(Change(None, fact))
+        changes.append((None, fact))
 
     def _count_in_bucket(self, key: str, fact: Fact) -> None:
         bucket = self.find_bucket(split_key(key)[0])
@@ -135,15 +133,19 @@ class Machine:
 
     def existing(self, key: str, now_ms: int) -> Stream:
         stream = self.find(key)
-        if stream is None or not self.is_live(stream, now_ms):
-            raise NotFound("There is no such stream. Create it with PUT.")
-        return stream
+        if stream is not None:
+            view = stream.pending or stream
+            if not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms)):
+                stream.used = self.coarse_s
+                return stream
+        raise NotFound("There is no such stream. Create it with PUT.")
 
     def visible(self, key: str, now_ms: int) -> Stream:
         """The stream as readers see it: committed, not deleted, not expired."""
         stream = self.streams.get(key) or self._fetch(key)
         if stream is None or stream.deleted or (stream.lease is not None and self._is_over(stream, stream, now_ms)):
             raise NotFound("There is no such stream. Create it with PUT.")
+        stream.used = self.coarse_s
         return stream
 
     def is_live(self, stream: Stream, now_ms: int) -> bool:
@@ -158,6 +160,7 @@ class Machine:
         if record is None:
             return None
         stream = self.streams[key] = Stream.from_record(record)
+        stream.used = self.coarse_s
         return stream
 
     def find_bucket(self, name: str) -> Bucket | None:
@@ -192,7 +195,9 @@ class Machine:
         sequence = first_sequence
         for subject, fact in changes:
             if type(subject) is Stream:
-                if type(fact) is facts.StreamCreated:
+                if type(fact) is facts.Appended:
+                    self._commit_append(subject, fact, sequence, at_ms)
+                elif type(fact) is facts.StreamCreated:
                     self._publish_new(subject, fact, sequence)
                 else:
                     self._commit(subject, fact, sequence, at_ms)  # type: ignore[arg-type]
@@ -214,26 +219,39 @@ class Machine:
         self._mark_dirty(stream, sequence)
 
     def _commit(self, stream: Stream, fact: facts.StreamFact, sequence: int, at_ms: int) -> None:
-        apply_to_stream(stream, fact, at_ms)
         if type(fact) is facts.Appended:
-            self._keep_hot(stream, fact, sequence, at_ms)
-        producer = getattr(fact, "producer", None)
-        if producer is not None:
-            _remember(stream, producer)
-        if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
-            stream.seen_ms = stream.lease.renewed_ms
+            self._commit_append(stream, fact, sequence, at_ms)
+            return
+        apply_to_stream(stream, fact, at_ms)
+        if isinstance(fact, facts.Closed) and fact.producer is not None:
+            _remember(stream, fact.producer)
+        self._note_renewal(stream)
         if stream.deleted:
             self._free_hot(stream)
             self._settle_bucket(stream.key, fact, sequence)
         self._mark_dirty(stream, sequence)
 
-    def _keep_hot(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
+    def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
+        apply_appended(stream, fact, at_ms)
         payload = fact.payload
         if fact.upload is not None:
             payload = b"".join(self.uploads.pop(fact.upload))
             assert len(payload) == facts.size_of(fact), (stream.key, fact.upload)
-        if not payload:
-            return
+        if payload:
+            self._keep_hot(stream, fact, payload, sequence, at_ms)
+        if fact.producer is not None:
+            _remember(stream, fact.producer)
+        if stream.lease is not None:
+            self._note_renewal(stream)
+        if stream.changed <= self._cut_sequence:
+            self._dirty.append(stream)
+        stream.changed = sequence
+
+    def _note_renewal(self, stream: Stream) -> None:
+        if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
+            stream.seen_ms = stream.lease.renewed_ms
+
+    def _keep_hot(self, stream: Stream, fact: facts.Appended, payload: bytes, sequence: int, at_ms: int) -> None:
         record = HotRecord(fact.offset, payload, fact.lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
         if stream.hot is None:
             stream.hot = [record]
@@ -343,39 +361,29 @@ class Machine:
             del self.buckets[bucket.name]
 
     def _cool(self, stream: Stream, sequence: int) -> None:
+        if stream.changed <= sequence:
+            self._free_hot(stream)
+            return
         hot = stream.hot
         assert hot is not None
-        count = 0
-        for record in hot:
-            if record.sequence > sequence:
-                break
-            self.hot_bytes -= len(record.payload)
-            count += 1
-        stream.hot = hot[count:] or None
+        before = stream.hot_from
+        stream.hot = hot[bisect_right(hot, sequence, key=_sequence) :] or None
+        self.hot_bytes -= stream.hot_from - before
 
     def _free_hot(self, stream: Stream) -> None:
-        for record in stream.hot or ():
-            self.hot_bytes -= len(record.payload)
+        self.hot_bytes -= stream.tail - stream.hot_from
         stream.hot = None
 
-    def evict(self, limit: int, checkpointed_sequence: int) -> int:
-        """Let idle streams go until at most `limit` are in memory; the catalog has them. Returns how many."""
-        excess = len(self.streams) - limit
-        evicted = 0
-        for key in self._oldest(2 * excess if excess > 0 else 0):
-            stream = self.streams.pop(key)
-            idle = stream.changed <= checkpointed_sequence and not stream.inflight and not stream.followers
-            if idle and not stream.hot and not stream.deleted:
-                evicted += 1
-                if evicted >= excess:
-                    break
-            else:
-                self.streams[key] = stream  # to the end of the line
-        return evicted
-
-    def _oldest(self, count: int) -> list[str]:
-        keys: Iterator[str] = iter(self.streams)
-        return [key for key, _ in zip(keys, range(count), strict=False)]
+    def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int) -> bool:
+        """Let a stream go that the catalog has, and nobody needs or has asked for lately; whether it went."""
+        if stream.changed > checkpointed_sequence or stream.inflight or stream.followers or stream.hot:
+            return False
+        if stream.used >= used_before_s:
+            return False
+        if stream.deleted or self.streams.get(stream.key) is not stream:
+            return False
+        del self.streams[stream.key]
+        return True
 
 
 def deadline_ms(stream: Stream, view: StreamRecord) -> int:
@@ -387,6 +395,10 @@ def deadline_ms(stream: Stream, view: StreamRecord) -> int:
     assert lease.ttl_s is not None
     renewed = max(lease.renewed_ms, stream.seen_ms) if lease.sliding else lease.renewed_ms
     return renewed + lease.ttl_s * 1000
+
+
+def _sequence(record: HotRecord) -> int:
+    return record.sequence
 
 
 def _remember(stream: Stream, producer: Producer) -> None:

@@ -63,7 +63,11 @@ def _offset(record: HotRecord) -> int:
 
 def _cut_bytes(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
     """Whole records while they fit; a single one that does not is cut where the budget ends."""
-    pieces: list[bytes] = []
+    last = hot[-1]
+    if start == hot[first].offset and last.offset + len(last.payload) - start <= bytes_max:
+        pieces = [record.payload for record in (hot[first:] if first else hot)]
+        return Cut(start, last.offset + len(last.payload), pieces)
+    pieces = []
     end = start
     for index in range(first, len(hot)):
         record = hot[index]

@@ -20,9 +20,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Fact])
 
 
-def encode_fact_into(fact: Fact, buffer: bytearray) -> None:
-    """Append the fact's bytes to the buffer."""
-    _encoder.encode_into(fact, buffer, -1)
+# encode_into(fact, buffer, -1) appends the fact's bytes to the buffer; the writer calls it for every fact.
+encode_into = _encoder.encode_into
 
 
 def array_header(count: int) -> bytes:
@@ -32,7 +31,7 @@ def array_header(count: int) -> bytes:
 def encode_facts(facts: list[Fact]) -> bytes:
     buffer = bytearray(array_header(len(facts)))
     for fact in facts:
-        encode_fact_into(fact, buffer)
+        encode_into(fact, buffer, -1)
     return bytes(buffer)
 
 

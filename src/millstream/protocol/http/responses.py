@@ -4,6 +4,7 @@ made for every request."""
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from ...model.etags import range_etag, state_etag
 from ...model.media import media_type
@@ -18,6 +19,7 @@ _ATTACHMENT = b"Content-Disposition: attachment\r\n"
 _ACTIVE = ("html", "xml", "svg", "javascript", "ecmascript", "pdf", "xsl")
 _CATCH_UP_S = 60
 _REVALIDATE_S = 300
+_CACHE_LINES = b"Cache-Control: public, max-age=%d, stale-while-revalidate=%d\r\n" % (_CATCH_UP_S, _REVALIDATE_S)
 
 _STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in REASONS.items()}
 _WRITE_STATUS = {
@@ -43,6 +45,17 @@ def write_status(receipt: Receipt) -> int:
     return _WRITE_STATUS[receipt.outcome]
 
 
+def plain_append(common: bytes, tail: int, stream_id: bytes) -> bytes:
+    """The whole answer to an append without any extras: the most frequent one by far."""
+    return b'HTTP/1.1 204 No Content\r\n%bStream-Next-Offset: %020d\r\nETag: "%b:%d"\r\nStream-Id: %b\r\n\r\n' % (
+        common,
+        tail,
+        stream_id,
+        tail,
+        stream_id,
+    )
+
+
 def write_lines(receipt: Receipt, stream_id: str) -> bytes:
     """What a successful PUT or POST says about the stream."""
     etag = state_etag(stream_id, receipt.tail, receipt.closed)
@@ -61,6 +74,7 @@ def write_lines(receipt: Receipt, stream_id: str) -> bytes:
     return lines
 
 
+@lru_cache(maxsize=1024)
 def content_lines(content_type: str) -> bytes:
     """The stored content type, exactly as given, and what keeps it harmless in a browser."""
     lines = b"Content-Type: %b\r\n%b" % (content_type.encode("latin-1"), SANDBOX)
@@ -94,23 +108,21 @@ def metadata_lines(stream: StreamRecord, stream_id: str, seconds_left: int | Non
 
 def read_lines(stream: StreamRecord, stream_id: str, start: int, end: int) -> tuple[bytes, str]:
     """What a read says about the range it returns, and the range's ETag."""
-    at_tail = end == stream.tail
-    closed = at_tail and stream.closed
-    etag = range_etag(stream_id, start, end, closed)
-    lines = b"Stream-Next-Offset: %020d\r\nStream-Id: %b\r\n" % (end, stream_id.encode())
-    if at_tail:
-        lines += b"Stream-Up-To-Date: true\r\n"
+    closed = stream.closed and end == stream.tail
     if closed:
-        lines += b"Stream-Closed: true\r\n"
-    return lines, etag
+        state = b"Stream-Up-To-Date: true\r\nStream-Closed: true\r\n"
+    else:
+        state = b"Stream-Up-To-Date: true\r\n" if end == stream.tail else b""
+    lines = b"Stream-Next-Offset: %020d\r\nStream-Id: %b\r\n%b" % (end, stream_id.encode(), state)
+    return lines, range_etag(stream_id, start, end, closed)
 
 
 def cache_lines(seconds_left: int | None) -> bytes:
     """How long a range may be kept: never past the stream's own end."""
-    age, revalidate = _CATCH_UP_S, _REVALIDATE_S
-    if seconds_left is not None:
-        age = min(age, seconds_left)
-        revalidate = min(revalidate, max(0, seconds_left - age))
+    if seconds_left is None:
+        return _CACHE_LINES
+    age = min(_CATCH_UP_S, seconds_left)
+    revalidate = min(_REVALIDATE_S, max(0, seconds_left - age))
     return b"Cache-Control: public, max-age=%d, stale-while-revalidate=%d\r\n" % (age, revalidate)
 
 

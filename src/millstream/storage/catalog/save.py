@@ -36,7 +36,7 @@ class CatalogWriter:
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.execute("PRAGMA cache_size = -65536")
+        self._connection.execute("PRAGMA cache_size = -16384")
         if version == 0:
             create_tables(self._connection)
 
@@ -154,9 +154,10 @@ class CatalogWriter:
         self._connection.executemany("DELETE FROM segments WHERE segment = ?", ((s,) for s in segments))
 
     def give_back_space(self) -> None:
-        """Return freed pages to the file system, and keep the write-ahead file small."""
+        """Return freed pages to the file system and memory to the machine, and keep the write-ahead file small."""
         self._connection.execute("PRAGMA incremental_vacuum(2000)").fetchall()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._connection.execute("PRAGMA shrink_memory")
 
     def close(self) -> None:
         self._connection.close()

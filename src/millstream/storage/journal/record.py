@@ -12,10 +12,10 @@ sent can never pass for a frame, wherever a torn write leaves them.
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import NamedTuple
 
 from ...model.errors import CorruptData, UnknownFormat
+from ..checksum import crc32
 
 VERSION = 1
 HEADER_BYTES = 64
@@ -35,7 +35,7 @@ class FileHeader(NamedTuple):
     created_ms: int
 
     def encode(self) -> bytes:
-        crc = zlib.crc32(struct.pack("<HHQQQQ", VERSION, *self))
+        crc = crc32(struct.pack("<HHQQQQ", VERSION, *self))
         fields = (self.shard, crc, self.incarnation, self.salt, self.first_sequence, self.created_ms)
         return _HEADER.pack(_FILE_MAGIC, VERSION, *fields).ljust(HEADER_BYTES, b"\0")
 
@@ -47,7 +47,7 @@ class FileHeader(NamedTuple):
         if version != VERSION:
             raise UnknownFormat(f"The journal has format {version}; this version reads format {VERSION}.")
         header = cls(shard, incarnation, salt, first_sequence, created_ms)
-        if crc != zlib.crc32(struct.pack("<HHQQQQ", version, *header)):
+        if crc != crc32(struct.pack("<HHQQQQ", version, *header)):
             raise CorruptData("A journal file's header does not match its checksum.")
         return header
 
@@ -61,7 +61,7 @@ class Frame(NamedTuple):
 
 def frame_header(salt: int, first_sequence: int, at_ms: int, body: bytes | bytearray) -> bytes:
     checked = _CHECKED.pack(first_sequence, at_ms)
-    crc = zlib.crc32(body, zlib.crc32(checked, salt & 0xFFFFFFFF))
+    crc = crc32(body, crc32(checked, salt & 0xFFFFFFFF))
     return _FRAME.pack(FRAME_MAGIC, len(body), crc, first_sequence, at_ms)
 
 
@@ -74,6 +74,6 @@ def read_frame(data: memoryview, at: int, salt: int) -> Frame | None:
     if magic != FRAME_MAGIC or end > len(data):
         return None
     body = data[at + FRAME_BYTES : end]
-    if crc != zlib.crc32(body, zlib.crc32(_CHECKED.pack(first_sequence, at_ms), salt & 0xFFFFFFFF)):
+    if crc != crc32(body, crc32(_CHECKED.pack(first_sequence, at_ms), salt & 0xFFFFFFFF)):
         return None
     return Frame(first_sequence, at_ms, body, end)

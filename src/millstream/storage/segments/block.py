@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import struct
 import sys
-import zlib
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
 from ...model.errors import CorruptData
+from ..checksum import crc32
 
 HEADER_BYTES = 88
 MAGIC = b"MSBK"
@@ -85,7 +85,7 @@ def encode_block(stream: int, first_offset: int, messages: Sequence[Message]) ->
         MAGIC, 0, 0, bytes([width for width, _ in columns]), 0, stream, first_offset, len(messages), len(packed),
         len(payload), base_ms, base_id, base_sequence, _digest(first_offset, payloads).to_bytes(16, "little"),
     )  # fmt: skip
-    crc = zlib.crc32(payload, zlib.crc32(packed, zlib.crc32(header[8:])))
+    crc = crc32(payload, crc32(packed, crc32(header[8:])))
     return [header[:4] + crc.to_bytes(4, "little") + header[8:] + packed, payload]
 
 
@@ -97,7 +97,7 @@ def decode_block(data: bytes | bytearray | memoryview) -> Block:
     magic, crc, _, widths, _, stream, first_offset, count, columns_bytes, payload_bytes, *rest = _HEADER.unpack_from(
         view
     )
-    if magic != MAGIC or crc != zlib.crc32(view[8:]):
+    if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")
     if len(view) != HEADER_BYTES + columns_bytes + payload_bytes:
         raise CorruptData("A segment block has another length than it says.")
@@ -124,7 +124,7 @@ def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[
     """First offset, lengths and payload: all that a catch-up read needs of a block."""
     view = memoryview(data)
     magic, crc, _, widths, _, _, first_offset, count, columns_bytes, payload_bytes, *_ = _HEADER.unpack_from(view)
-    if magic != MAGIC or crc != zlib.crc32(view[8:]):
+    if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")
     lengths = _decode_column(view[HEADER_BYTES : HEADER_BYTES + widths[0] * count], widths[0], count)
     payload = view[HEADER_BYTES + columns_bytes :]

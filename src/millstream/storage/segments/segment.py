@@ -11,13 +11,13 @@ a catalog, for the doctor, and to rebuild the catalog.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from ...model.errors import CorruptData, UnknownFormat
 from ...model.records import Extent
+from ..checksum import crc32
 from ..ports import ObjectStore
 from .block import Message, encode_block
 
@@ -73,7 +73,7 @@ class SegmentBuilder:
     def finish(self, store: ObjectStore) -> int:
         """Write the object durably; its size."""
         index = msgspec.msgpack.encode([_row(extent) for extent in self.extents])
-        trailer = _TRAILER.pack(self._at, len(index), zlib.crc32(index), _MAGIC)
+        trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
         return store.put(segment_name(self.segment), _gathered([*self._pieces, index, trailer]))
 
     def _add_block(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
@@ -102,7 +102,7 @@ def read_index(store: ObjectStore, name: str) -> list[Extent]:
     if magic != _MAGIC or end != _MAGIC or at + length + _TRAILER.size != size:
         raise CorruptData(f"{name} is not a complete segment.")
     index = store.get_range(name, at, length)
-    if zlib.crc32(index) != crc:
+    if crc32(index) != crc:
         raise CorruptData(f"The index of {name} does not match its checksum.")
     segment = segment_number(name)
     return [Extent(row[0], row[1], row[2], segment, *row[3:]) for row in _rows.decode(index)]
