@@ -98,9 +98,7 @@ def _creation_table(plan: Plan, samples: Samples) -> Table:
         against = ratio(samples.median(run.server, run.cell, "rate"), samples.median(peer, run.cell, "rate"))
         rows.append([run.server, run.cell, *figures, times(against)])
     columns = ("server", "created", "streams/s", "p50 us", "p99 us", "cpu us", "vs node")
-    return Table(
-        f"Creating streams by PUT, 64 connections, median of {plan.rounds}", columns, rows, text_columns=2
-    )
+    return Table(f"Creating streams by PUT, 64 connections, median of {plan.rounds}", columns, rows, text_columns=2)
 
 
 def _memory_table(plan: Plan, samples: Samples) -> Table:
@@ -119,9 +117,7 @@ def _memory_table(plan: Plan, samples: Samples) -> Table:
             figures[-1] = "-"  # eighty streams say nothing about a hundred thousand
         rows.append([run.server, run.cell, *figures])
     columns = ("server", "streams", "empty", "loaded", "quiet", "idle", "idle Pss", "idle, per 100,000")
-    return Table(
-        f"Resident memory in MB, process tree, median of {plan.rounds}", columns, rows, text_columns=2
-    )
+    return Table(f"Resident memory in MB, process tree, median of {plan.rounds}", columns, rows, text_columns=2)
 
 
 def _bars(plan: Plan, samples: Samples) -> list[Bar]:

@@ -10,15 +10,18 @@ python bench/run.py --check              exit 1 if a bar is missed
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import platform
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 import appends
@@ -27,7 +30,7 @@ import fanout
 import reads
 import recovery
 from loadgen import build
-from servers import BUILD, BenchError, install_node_peer
+from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
 
 FIGURES: dict[str, Callable[[Plan], Figure]] = {
@@ -120,22 +123,41 @@ def print_conditions(plan: Plan, about: dict[str, object]) -> None:
     print(f"{plan.rounds} rounds of {plan.seconds:g} s; {size}")
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Two runs at once would measure each other. Removes what an interrupted run left."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BenchError("another benchmark is running on this checkout") from None
+        for folder in (DATA, LOGS):
+            shutil.rmtree(folder, ignore_errors=True)
+        yield
+
+
+def measure_all(names: Iterable[str], plan: Plan) -> list[Figure]:
+    about = machine()
+    print_conditions(plan, about)
+    figures: list[Figure] = []
+    for name in names:
+        figures.append(FIGURES[name](plan))
+        print_figure(figures[-1])
+        write_results(plan, about, figures)
+    return figures
+
+
 def main(arguments: Sequence[str]) -> int:
     # Ending by signal must still end the servers: leave through the context managers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parsed = parse_arguments(arguments)
-    plan = plan_from(parsed)
-    about = machine()
     try:
-        for program in ("load", "fanout"):
-            build(program)
-        install_node_peer()
-        print_conditions(plan, about)
-        figures: list[Figure] = []
-        for name in parsed.figures or FIGURES:
-            figures.append(FIGURES[name](plan))
-            print_figure(figures[-1])
-            write_results(plan, about, figures)
+        with alone():
+            for program in ("load", "fanout"):
+                build(program)
+            install_node_peer()
+            figures = measure_all(parsed.figures or FIGURES, plan_from(parsed))
     except (BenchError, subprocess.CalledProcessError) as error:
         print(f"\nbenchmark failed: {error}", file=sys.stderr)
         return 2

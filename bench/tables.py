@@ -50,11 +50,7 @@ class Samples:
         self.rows.append(Sample(round_, server, cell, values))
 
     def all(self, server: str, cell: str, key: str) -> list[float]:
-        return [
-            row.values[key]
-            for row in self.rows
-            if row.server == server and row.cell == cell and key in row.values
-        ]
+        return [row.values[key] for row in self.rows if row.server == server and row.cell == cell and key in row.values]
 
     def median(self, server: str, cell: str, key: str) -> float | None:
         found = self.all(server, cell, key)
@@ -134,9 +130,7 @@ class Table:
     text_columns: int = 1
 
     def text(self) -> str:
-        widths = [
-            max(len(row[index]) for row in (self.columns, *self.rows)) for index in range(len(self.columns))
-        ]
+        widths = [max(len(row[index]) for row in (self.columns, *self.rows)) for index in range(len(self.columns))]
         rule = "  ".join("-" * width for width in widths)
         lines = [self.title, "", self._aligned(self.columns, widths), rule]
         lines += [self._aligned(row, widths) for row in self.rows]
