@@ -11,7 +11,8 @@ Order of safety: segment written and synced -> catalog committed -> journal file
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ..engine.applying import apply_to_bucket, apply_to_stream, born
 from ..model import facts
@@ -25,18 +26,14 @@ from ..storage.files import Files
 from ..storage.journal.file import trim_files
 from ..storage.journal.recovery import read_batches
 from ..storage.objects import LocalObjects
-from ..storage.segments.block import Message
+from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
 
 
-class Happened(NamedTuple):
-    """A fact about a stream, with its place and time."""
-
-    fact: facts.StreamFact
-    sequence: int
-    at_ms: int
+# A fact about a stream, its sequence and its time. A plain tuple: one is made for every append.
+Happened = tuple[facts.StreamFact, int, int]
 
 
 class Stretch:
@@ -52,32 +49,38 @@ class Stretch:
 
     def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
         """Facts up to `applied` are in the catalog; of those only the parts of open uploads matter."""
-        if isinstance(fact, facts.PartStored):
-            self.uploads.setdefault(fact.upload or sequence, []).append(fact.payload)
-        elif isinstance(fact, facts.PartsDropped):
-            self.uploads.pop(fact.upload, None)
+        self.last_sequence = sequence
+        kind = type(fact)
+        if kind is facts.PartStored:
+            self.uploads.setdefault(fact.upload or sequence, []).append(fact.payload)  # type: ignore[union-attr]
+        elif kind is facts.PartsDropped:
+            self.uploads.pop(fact.upload, None)  # type: ignore[union-attr, arg-type]
         elif sequence <= applied:
             if isinstance(fact, facts.Appended) and fact.upload is not None:
                 self.uploads.pop(fact.upload, None)
         elif isinstance(fact, facts.StreamCreated):
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
-        elif isinstance(fact, facts.BucketCreated | facts.BucketDeleted):
+        elif kind is facts.BucketCreated or kind is facts.BucketDeleted:
             self.bucket_facts.append((fact, at_ms))
         else:
-            self.happened.setdefault(fact.stream, []).append(Happened(self._whole(fact), sequence, at_ms))
-        self.last_sequence = sequence
+            self._take_stream_fact(fact, sequence, at_ms)  # type: ignore[arg-type]
 
-    def _whole(self, fact: facts.StreamFact) -> facts.StreamFact:
+    def _take_stream_fact(self, fact: facts.StreamFact, sequence: int, at_ms: int) -> None:
+        if type(fact) is facts.Appended:
+            if fact.upload is not None:
+                fact = self._whole(fact)
+            self.payload_bytes += len(fact.payload)
+        happened = self.happened.get(fact.stream)
+        if happened is None:
+            self.happened[fact.stream] = [(fact, sequence, at_ms)]
+        else:
+            happened.append((fact, sequence, at_ms))
+
+    def _whole(self, fact: facts.Appended) -> facts.Appended:
         """An append whose payload came in parts, as if it had come in one."""
-        if not isinstance(fact, facts.Appended):
-            return fact
-        if fact.upload is not None:
-            payload = b"".join(self.uploads.pop(fact.upload))
-            fact = facts.Appended(fact.stream, fact.offset, fact.id_ms, fact.id_seq, payload, fact.lengths,
-                                  fact.closes, fact.producer, fact.stream_seq)  # fmt: skip
-        self.payload_bytes += len(fact.payload)
-        return fact
+        assert fact.upload is not None
+        return replace(fact, payload=b"".join(self.uploads.pop(fact.upload)), upload=None)
 
     def oldest_upload(self) -> int | None:
         return min(self.uploads, default=None)
@@ -170,10 +173,10 @@ class Checkpointer:
         for number in sorted(stretch.happened):
             if records[number].deleted:
                 continue
-            offset, messages = messages_in(stretch.happened[number])
-            if messages:
+            offset, columns = columns_in(stretch.happened[number])
+            if columns.payloads:
                 builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
-                builder.add(number, offset, messages)
+                builder.add(number, offset, columns)
         if builder is not None:
             size = builder.finish(self.objects)
             self.catalog.add_segment(builder.segment, size, builder.extents)
@@ -184,7 +187,7 @@ class Checkpointer:
                 continue
             producers: dict[str, Producer] = {}
             for fact, _, _ in happened:
-                if isinstance(fact, facts.Appended | facts.Closed) and fact.producer is not None:
+                if (type(fact) is facts.Appended or type(fact) is facts.Closed) and fact.producer is not None:
                     producers[fact.producer.id] = fact.producer
             if producers:
                 self.catalog.save_producers(number, producers)
@@ -218,21 +221,37 @@ class Checkpointer:
                 self.objects.delete(segment_name(segment_number(name)))
 
 
-def messages_in(happened: list[Happened]) -> tuple[int, list[Message]]:
+def columns_in(happened: list[Happened]) -> tuple[int, Columns]:
     """The messages a stream got in a stretch, and the offset of the first."""
-    first_offset = 0
-    messages: list[Message] = []
-    for fact, sequence, at_ms in happened:
-        if type(fact) is not facts.Appended or not fact.payload:
-            continue
-        if not messages:
-            first_offset = fact.offset
-        if fact.lengths is None:
-            messages.append(Message(fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence))
-            continue
+    appends = [
+        (fact, sequence, at_ms)
+        for fact, sequence, at_ms in happened
+        if type(fact) is facts.Appended and (fact.payload or fact.lengths is None)
+    ]
+    if not appends:
+        return 0, Columns([], [], [], [], [])
+    columns = Columns(
+        [fact.payload for fact, _, _ in appends],
+        [at_ms for _, _, at_ms in appends],
+        [fact.id_ms for fact, _, _ in appends],
+        [fact.id_seq for fact, _, _ in appends],
+        [sequence for _, sequence, _ in appends],
+    )
+    if any(fact.lengths is not None for fact, _, _ in appends):
+        columns = _split(columns, [fact.lengths for fact, _, _ in appends])
+    return appends[0][0].offset, columns
+
+
+def _split(columns: Columns, lengths: list[list[int] | None]) -> Columns:
+    """Appends of several messages taken apart; their ids follow each other."""
+    parts = Columns([], [], [], [], [])
+    for (payload, at_ms, id_ms, id_seq, sequence), sizes in zip(zip(*columns, strict=True), lengths, strict=True):
         at = 0
-        for index, length in enumerate(fact.lengths):
-            piece = fact.payload[at : at + length]
-            messages.append(Message(piece, at_ms, fact.id_ms, fact.id_seq + index, sequence))
-            at += length
-    return first_offset, messages
+        for index, size in enumerate([len(payload)] if sizes is None else sizes):
+            parts.payloads.append(payload[at : at + size])
+            parts.times_ms.append(at_ms)
+            parts.ids_ms.append(id_ms)
+            parts.id_seqs.append(id_seq + index)
+            parts.sequences.append(sequence)
+            at += size
+    return parts

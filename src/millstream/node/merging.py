@@ -11,7 +11,7 @@ from itertools import groupby
 
 from ..model.records import Extent
 from ..storage.catalog.save import SegmentUse
-from ..storage.segments.block import decode_block, messages_of
+from ..storage.segments.block import columns_of, decode_block
 from ..storage.segments.segment import SegmentBuilder, segment_name
 from .checkpoint import Checkpointer
 
@@ -64,8 +64,10 @@ class Merger:
             decode_block(block)  # a damaged block must not be passed on as if it were good
             builder.add_encoded(run[0], block)
             return
-        messages = [message for extent in run for message in messages_of(decode_block(self._read(extent)))]
-        builder.add(run[0].stream, run[0].first_offset, messages)
+        columns = columns_of(decode_block(self._read(run[0])))
+        for extent in run[1:]:
+            columns.extend(columns_of(decode_block(self._read(extent))))
+        builder.add(run[0].stream, run[0].first_offset, columns)
 
     def _read(self, extent: Extent) -> bytes:
         return self._checkpointer.objects.get_range(segment_name(extent.segment), extent.at, extent.size)

@@ -83,7 +83,7 @@ class Node:
         self.replayed = replay(self.machine, journal, catalog, clock)
         self.recovery_s = time.monotonic() - started
         self.objects = LocalObjects(data_dir.objects, files)
-        self.reader = Reader(self.machine, catalog, self.objects, block_bytes=limits.block_bytes)
+        self.reader = Reader(self.machine, catalog, self.objects)
         self.followers = Followers()
         self.writer = Writer(
             self.machine,

@@ -7,6 +7,7 @@ or in the page cache; only where the disk must be waited for does it go to a thr
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from ..engine.machine import Machine
@@ -21,20 +22,62 @@ from ..storage.segments.block import decode_payload
 from ..storage.segments.segment import segment_name
 
 _REPLANS_MAX = 5
+_RECENT_BYTES_MAX = 16 << 20
+_RECENT_CUT_MAX = 64 << 10
+_RECENT_OVERHEAD = 512
 Blob = bytes | bytearray
 
 
+class RecentCuts:
+    """Small cuts out of segments, kept for the next reader of the same range.
+
+    A range never changes and a stream's number is never used again, so nothing here ever needs to be invalidated.
+    """
+
+    def __init__(self) -> None:
+        self._cuts: OrderedDict[tuple[int, int, int, int], Cut] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[int, int, int, int]) -> Cut | None:
+        cut = self._cuts.get(key)
+        if cut is not None:
+            self._cuts.move_to_end(key)
+        return cut
+
+    def put(self, key: tuple[int, int, int, int], cut: Cut) -> None:
+        size = cut.end - cut.start
+        if size > _RECENT_CUT_MAX:
+            return
+        # Copied: a view would keep its whole block in memory.
+        self._cuts[key] = Cut(cut.start, cut.end, [bytes(piece) for piece in cut.pieces])
+        self._bytes += size + _RECENT_OVERHEAD
+        while self._bytes > _RECENT_BYTES_MAX:
+            _, oldest = self._cuts.popitem(last=False)
+            self._bytes -= oldest.end - oldest.start + _RECENT_OVERHEAD
+
+
 class Reader:
-    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects, *, block_bytes: int) -> None:
+    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects) -> None:
         self._machine = machine
         self._catalog = catalog
         self._objects = objects
-        self._block_bytes = block_bytes
+        self._recent = RecentCuts()
 
     def read_now(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         """The cut if no disk has to be waited for."""
-        if start >= stream.hot_from:
+        hot_from = stream.hot_from
+        if start >= hot_from:
             return cut_hot(stream, start, bytes_max)
+        key = (stream.number, start, bytes_max, hot_from)
+        cold = self._recent.get(key)
+        if cold is None:
+            cold = self._read_blocks(stream, start, bytes_max)
+            if cold is None:
+                return None
+            self._recent.put(key, cold)
+        return self._with_hot(stream, cold, bytes_max)
+
+    def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)
         blobs: list[Blob] = []
         for extent in extents:
@@ -45,8 +88,7 @@ class Reader:
             if blob is None:
                 return None
             blobs.append(blob)
-        cold = assemble(stream, start, bytes_max, extents, blobs)
-        return self._with_hot(stream, cold, bytes_max)
+        return assemble(stream, start, bytes_max, extents, blobs)
 
     async def read(self, stream: Stream, start: int, bytes_max: int) -> Cut:
         """The cut, whatever it takes."""

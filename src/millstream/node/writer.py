@@ -1,8 +1,8 @@
 """The road of every write: decide, journal, publish, answer, wake.
 
 What is decided while one batch is being synced forms the next (group commit). A batch is written at the end of the
-loop's turn and synced in one thread; only one is in flight, so that a crash can tear only the last. Nothing is
-answered before it is durable, refusals included: they may rest on something in flight.
+loop's turn and synced by the kernel's workers, or in one thread. Only one is in flight, so that a crash can tear only
+the last. Nothing is answered before it is durable, refusals included: they may rest on something in flight.
 
 Hot code: measured by `bench/appends.py`.
 """
@@ -82,6 +82,9 @@ class Writer:
         self._jobs: SimpleQueue[tuple[Batch, bool] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         self._thread.start()
+        self._kernel = journal.kernel_sync()
+        if self._kernel is not None:
+            self._loop.add_reader(self._kernel.fileno, self._kernel_synced)
         self.committed_sequence = machine.next_sequence - 1
         self.commits = 0
 
@@ -191,7 +194,13 @@ class Writer:
             except OSError as error:
                 self._fail(error)
                 return
-        self._jobs.put((batch, written))
+        if not (written and self._kernel is not None and self._journal.begin_sync(self._kernel)):
+            self._jobs.put((batch, written))
+
+    def _kernel_synced(self) -> None:
+        assert self._kernel is not None
+        assert self._flying is not None
+        self._synced(self._flying, self._kernel.collect())
 
     def _sync_forever(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -264,6 +273,9 @@ class Writer:
     def stop(self) -> None:
         self._jobs.put(None)
         self._thread.join(timeout=10)
+        if self._kernel is not None:
+            self._loop.remove_reader(self._kernel.fileno)
+            self._kernel.close()
 
 
 def streams_with_followers(batch: Batch) -> list[Stream]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...model.errors import CorruptData
 from ..files import Files
+from ..kernel_sync import KernelSync
 from ..ports import Batch
 from .record import FRAME_BYTES, HEADER_BYTES, FileHeader, frame_header
 from .recovery import SUFFIX, JournalScan, list_files, read_batches, scan_journal
@@ -66,6 +67,13 @@ class LocalJournal:
 
     def sync(self) -> None:
         self._files.sync(self._fd)
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        """Let the kernel sync what is written; False where it does not take it."""
+        return kernel.submit(self._fd)
+
+    def kernel_sync(self) -> KernelSync | None:
+        return self._files.kernel_sync()
 
     def batches(self, after: int) -> Iterator[Batch]:
         return read_batches(self._directory, self._files, after)

@@ -5,6 +5,7 @@
              | messages u32 | columns_bytes u32 | payload_bytes u64 | base_ms u64 | base_id_ms u64
              | base_sequence u64 | digest 16                                        (all little-endian)
     columns  lengths | ms - base_ms | id_ms - base_id_ms | id_seq | sequence - base_sequence
+    flags    1: every id_ms is the message's ms, and their column is absent
 
 Each column is an array of little-endian unsigned integers of the width the header names (1, 2, 4 or 8 bytes), or
 absent with width 0 when it is all zeros. Lengths and the contiguous payload are what an Arrow binary column is
@@ -27,20 +28,34 @@ from ..checksum import crc32
 HEADER_BYTES = 88
 MAGIC = b"MSBK"
 _HEADER = struct.Struct("<4sIH5sBQQIIQQQQ16s")
+_CHECKED = struct.Struct("<H5sBQQIIQQQQ16s")  # the header after its checksum
+_SALT = struct.Struct("<QQ")
+_IDS_ARE_TIMES = 1
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _DIGEST_MASK = (1 << 128) - 1
 assert _HEADER.size == HEADER_BYTES
 assert sys.byteorder == "little", "columns are written in the machine's own byte order"
 
 
-class Message(NamedTuple):
-    """One message on its way into a block."""
+class Columns(NamedTuple):
+    """Messages of one stream that follow each other, as parallel lists: what a block is made from."""
 
-    payload: bytes
-    at_ms: int
-    id_ms: int
-    id_seq: int
-    sequence: int
+    payloads: list[bytes]
+    times_ms: list[int]  # never going back
+    ids_ms: list[int]
+    id_seqs: list[int]
+    sequences: list[int]  # never going back
+
+    def part(self, start: int, end: int) -> Columns:
+        payloads, times, ids, id_seqs, sequences = self
+        return Columns(payloads[start:end], times[start:end], ids[start:end], id_seqs[start:end], sequences[start:end])
+
+    def extend(self, other: Columns) -> None:
+        self.payloads.extend(other.payloads)
+        self.times_ms.extend(other.times_ms)
+        self.ids_ms.extend(other.ids_ms)
+        self.id_seqs.extend(other.id_seqs)
+        self.sequences.extend(other.sequences)
 
 
 class Block(NamedTuple):
@@ -62,31 +77,33 @@ class Block(NamedTuple):
 
 
 def message_digest(offset: int, payload: bytes | memoryview) -> int:
-    """What one message adds to a digest."""
-    hasher = blake2b(struct.pack("<QQ", offset, len(payload)), digest_size=16)
-    hasher.update(payload)
-    return int.from_bytes(hasher.digest(), "little")
+    """What one message adds to a digest: blake2b-128 of its bytes, salted with its offset and length."""
+    salt = _SALT.pack(offset, len(payload))
+    return int.from_bytes(blake2b(payload, digest_size=16, salt=salt).digest(), "little")
 
 
-def encode_block(stream: int, first_offset: int, messages: Sequence[Message]) -> list[bytes]:
+def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes]:
     """The block's bytes, in pieces."""
-    payloads, times, ids, id_seqs, sequences = zip(*messages, strict=True)
-    base_ms, base_id, base_sequence = times[0], min(ids), sequences[0]
-    columns = [
-        _column([len(payload) for payload in payloads]),
-        _column([time - base_ms for time in times]),
-        _column([id_ms - base_id for id_ms in ids]),
-        _column(id_seqs),
-        _column([sequence - base_sequence for sequence in sequences]),
+    payloads, times, ids, id_seqs, sequences = columns
+    base_ms, base_sequence = times[0], sequences[0]
+    ids_are_times = ids == times
+    base_id = base_ms if ids_are_times else min(ids)
+    lengths = list(map(len, payloads))
+    packed = [
+        _column(lengths, max(lengths)),
+        _delta_column(times, base_ms, times[-1]),
+        (0, b"") if ids_are_times else _delta_column(ids, base_id, max(ids)),
+        _column(id_seqs, max(id_seqs)),
+        _delta_column(sequences, base_sequence, sequences[-1]),
     ]
-    packed = b"".join([column for _, column in columns])
+    body = b"".join([column for _, column in packed])
     payload = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-    header = _HEADER.pack(
-        MAGIC, 0, 0, bytes([width for width, _ in columns]), 0, stream, first_offset, len(messages), len(packed),
-        len(payload), base_ms, base_id, base_sequence, _digest(first_offset, payloads).to_bytes(16, "little"),
+    checked = _CHECKED.pack(
+        _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
+        len(payloads), len(body), len(payload), base_ms, base_id, base_sequence, _digest(first_offset, payloads),
     )  # fmt: skip
-    crc = crc32(payload, crc32(packed, crc32(header[8:])))
-    return [header[:4] + crc.to_bytes(4, "little") + header[8:] + packed, payload]
+    crc = crc32(payload, crc32(body, crc32(checked)))
+    return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
 
 
 def decode_block(data: bytes | bytearray | memoryview) -> Block:
@@ -94,19 +111,19 @@ def decode_block(data: bytes | bytearray | memoryview) -> Block:
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         raise CorruptData("A segment block is shorter than its header.")
-    magic, crc, _, widths, _, stream, first_offset, count, columns_bytes, payload_bytes, *rest = _HEADER.unpack_from(
-        view
-    )
+    magic, crc, flags, widths, _, stream, first_offset, count, *rest = _HEADER.unpack_from(view)
+    columns_bytes, payload_bytes, base_ms, base_id, base_sequence, digest = rest
     if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")
     if len(view) != HEADER_BYTES + columns_bytes + payload_bytes:
         raise CorruptData("A segment block has another length than it says.")
-    base_ms, base_id, base_sequence, digest = rest
     at, columns = HEADER_BYTES, []
     for width in widths:
         columns.append(_decode_column(view[at : at + width * count], width, count))
         at += width * count
     lengths, times, ids, id_seqs, sequences = columns
+    if flags & _IDS_ARE_TIMES:
+        ids, base_id = times, base_ms
     return Block(
         stream,
         first_offset,
@@ -133,29 +150,35 @@ def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[
     return first_offset, lengths, payload
 
 
-def messages_of(block: Block) -> list[Message]:
+def columns_of(block: Block) -> Columns:
     """The messages of a block, as `encode_block` takes them."""
-    messages, at = [], 0
-    columns = (block.lengths, block.times_ms, block.ids_ms, block.id_seqs, block.sequences)
-    for length, at_ms, id_ms, id_seq, sequence in zip(*columns, strict=True):
-        messages.append(Message(bytes(block.payload[at : at + length]), at_ms, id_ms, id_seq, sequence))
+    payloads, at = [], 0
+    for length in block.lengths:
+        payloads.append(bytes(block.payload[at : at + length]))
         at += length
-    return messages
+    return Columns(payloads, list(block.times_ms), list(block.ids_ms), list(block.id_seqs), list(block.sequences))
 
 
-def _digest(first_offset: int, payloads: Sequence[bytes]) -> int:
+def _digest(first_offset: int, payloads: Sequence[bytes]) -> bytes:
     total, offset = 0, first_offset
     for payload in payloads:
         total += message_digest(offset, payload)
         offset += len(payload)
-    return total & _DIGEST_MASK
+    return (total & _DIGEST_MASK).to_bytes(16, "little")
 
 
-def _column(values: Sequence[int]) -> tuple[int, bytes]:
-    highest = max(values)
+def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, bytes]:
+    if highest == base:
+        return 0, b""
+    return _column([value - base for value in values], highest - base)
+
+
+def _column(values: list[int], highest: int) -> tuple[int, bytes]:
     if highest == 0:
         return 0, b""
-    width = 1 if highest < 1 << 8 else 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
+    if highest < 1 << 8:
+        return 1, bytes(values)
+    width = 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
     return width, array(_CODES[width], values).tobytes()
 
 

@@ -11,7 +11,7 @@ a catalog, for the doctor, and to rebuild the catalog.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,7 +19,7 @@ from ...model.errors import CorruptData, UnknownFormat
 from ...model.records import Extent
 from ..checksum import crc32
 from ..ports import ObjectStore
-from .block import Message, encode_block
+from .block import Columns, encode_block
 
 FOLDER = "segments"
 VERSION = 1
@@ -52,17 +52,20 @@ class SegmentBuilder:
     def size(self) -> int:
         return self._at
 
-    def add(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
+    def add(self, stream: int, first_offset: int, columns: Columns) -> None:
         """Messages of one stream that follow each other, cut into blocks of about the wanted size."""
+        payloads = columns.payloads
+        if len(payloads) == 1 or sum(map(len, payloads)) <= self._block_bytes:
+            self._add_block(stream, first_offset, columns)
+            return
         start, size = 0, 0
-        for index, message in enumerate(messages):
-            if size and size + len(message.payload) > self._block_bytes:
-                self._add_block(stream, first_offset, messages[start:index])
+        for index, payload in enumerate(payloads):
+            if size and size + len(payload) > self._block_bytes:
+                self._add_block(stream, first_offset, columns.part(start, index))
                 first_offset += size
                 start, size = index, 0
-            size += len(message.payload)
-        if start < len(messages):
-            self._add_block(stream, first_offset, messages[start:] if start else messages)
+            size += len(payload)
+        self._add_block(stream, first_offset, columns.part(start, len(payloads)))
 
     def add_encoded(self, extent: Extent, block: bytes) -> None:
         """A block as it lies in another segment."""
@@ -76,12 +79,11 @@ class SegmentBuilder:
         trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
         return store.put(segment_name(self.segment), _gathered([*self._pieces, index, trailer]))
 
-    def _add_block(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
-        head, payload = encode_block(stream, first_offset, messages)
+    def _add_block(self, stream: int, first_offset: int, columns: Columns) -> None:
+        head, payload = encode_block(stream, first_offset, columns)
         self._pieces += (head, payload)
-        last = messages[-1]
-        self._note(stream, first_offset, first_offset + len(payload), len(head) + len(payload), len(messages),
-                   last.sequence, last.at_ms)  # fmt: skip
+        self._note(stream, first_offset, first_offset + len(payload), len(head) + len(payload),
+                   len(columns.payloads), columns.sequences[-1], columns.times_ms[-1])  # fmt: skip
 
     def _note(
         self, stream: int, first: int, following: int, size: int, messages: int, sequence: int, at_ms: int
