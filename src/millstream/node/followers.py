@@ -33,13 +33,13 @@ class Followers:
 
     def follow(self, stream: Stream, follower: Follower) -> None:
         if stream.followers is None:
-            stream.followers = []
-        stream.followers.append(follower)
+            stream.followers = {}  # a set that keeps its order: who came first is told first
+        stream.followers[follower] = None
         self.count += 1
 
     def leave(self, stream: Stream, follower: Follower) -> None:
         if stream.followers is not None and follower in stream.followers:
-            stream.followers.remove(follower)
+            del stream.followers[follower]
             self.count -= 1
 
     def wake(self, streams: Iterable[Stream]) -> None:

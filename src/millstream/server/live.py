@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.errors import MillstreamError, NotFound
 from ..model.media import is_json, is_text
@@ -82,6 +82,18 @@ def send_nothing_new(routes: StreamRoutes, conn: HttpConnection, stream: Stream,
     conn.respond(204, lines + NO_STORE)
 
 
+class SentEvent(NamedTuple):
+    """An event as it went to one follower: the next thousand at the same place get the same bytes."""
+
+    key: tuple[int, int, int, bool, int | None] | None  # stream, start, tail, closed, cursor
+    end: int
+    data: bytes
+    chunk: bytes
+
+
+NO_EVENT = SentEvent(None, 0, b"", b"")
+
+
 class EventFeed:
     """One SSE response: an offset that moves along the stream."""
 
@@ -127,6 +139,10 @@ class EventFeed:
             if stream.deleted:
                 self.end()
             elif self._offset < stream.tail:
+                key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor)
+                if key == self._routes.last_event.key:
+                    self._send_event(self._routes.last_event)
+                    continue
                 cut = self._routes.node.reader.read_now(stream, self._offset, _EVENT_BYTES_MAX)
                 if cut is None:
                     self._fetch = asyncio.create_task(self._fetch_cold())
@@ -153,16 +169,17 @@ class EventFeed:
     def _send_cut(self, cut: Cut) -> None:
         stream = self._stream
         cut = _whole_text(stream, cut)
-        cache = self._routes.last_event
-        key = (stream.number, cut.start, cut.end, stream.tail, stream.closed, self._cursor)
-        if cache[0] != key:
-            event = data_event(
-                cut.pieces, json=is_json(stream.content_type), text=is_text(stream.content_type)
-            ) + self._control(cut.end)
-            cache = self._routes.last_event = (key, event)
-        self._offset = cut.end
-        self._send(cache[1])
-        if stream.closed and cut.end == stream.tail:
+        json, text = is_json(stream.content_type), is_text(stream.content_type)
+        data = data_event(cut.pieces, json=json, text=text) + self._control(cut.end)
+        key = (stream.number, cut.start, stream.tail, stream.closed, self._cursor)
+        self._routes.last_event = event = SentEvent(key, cut.end, data, _chunk(data))
+        self._send_event(event)
+
+    def _send_event(self, event: SentEvent) -> None:
+        self._offset = event.end
+        self._conn.send(event.chunk if self._conn.is_chunked() else event.data)
+        stream = self._stream
+        if stream.closed and event.end == stream.tail:
             self.end()
 
     def _control(self, end: int) -> bytes:
@@ -172,7 +189,7 @@ class EventFeed:
         return control_event(end, cursor, up_to_date=at_tail, closed=at_tail and stream.closed)
 
     def _send(self, event: bytes) -> None:
-        self._conn.send(b"%x\r\n%b\r\n" % (len(event), event) if self._conn.is_chunked() else event)
+        self._conn.send(_chunk(event) if self._conn.is_chunked() else event)
 
     def _beat(self) -> None:
         if not self._done:
@@ -199,6 +216,10 @@ class EventFeed:
         if self._fetch is not None and self._fetch is not asyncio.current_task():
             self._fetch.cancel()
         self._routes.node.followers.leave(self._stream, self)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _whole_text(stream: Stream, cut: Cut) -> Cut:

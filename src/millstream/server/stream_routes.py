@@ -40,7 +40,7 @@ from ..protocol.http.responses import (
     write_status,
 )
 from .http_connection import HttpConnection
-from .live import EventFeed, LongPoll, send_nothing_new
+from .live import NO_EVENT, EventFeed, LongPoll, send_nothing_new
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ class StreamRoutes:
         self.settings = settings
         self._part_bytes = settings.part_bytes
         self._incarnation = node.machine.incarnation & 0xFFFFFFFF
-        # The newest event as it went to a follower: the next thousand followers get the same bytes.
-        self.last_event: tuple[object, bytes] = (None, b"")
+        self.last_event = NO_EVENT
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self, conn: HttpConnection, request: Request, key: str) -> None:
