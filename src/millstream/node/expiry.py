@@ -13,6 +13,7 @@ import heapq
 from ..engine.machine import Machine, deadline_ms
 from ..engine.state import Stream
 from ..model.commands import Expire
+from ..model.replies import Outcome, Receipt
 from ..storage.catalog import CatalogReader
 from .clock import WallClock
 from .writer import Answer, Writer
@@ -20,6 +21,7 @@ from .writer import Answer, Writer
 _TICK_S = 0.25
 _PER_TICK = 500
 _CATALOG_EVERY = 4  # ticks
+_START = (-1, -1)
 
 
 class Sweeper:
@@ -30,6 +32,7 @@ class Sweeper:
         self._clock = clock
         self._heap: list[tuple[int, int, str]] = []
         self._task: asyncio.Task[None] | None = None
+        self._place = _START
         self.expired = 0
 
     def start(self) -> None:
@@ -70,11 +73,19 @@ class Sweeper:
                 self.watch(stream)
 
     def _sweep_catalog(self) -> None:
-        for number, key in self._catalog.expiring(self._clock.now_ms(), _PER_TICK):
-            self._expire(number, key)
+        """A page of the recorded deadlines. They lag behind renewals in memory, so a page may hold nothing to expire;
+        the next sweep goes on behind it, and starts anew after the last page."""
+        now = self._clock.now_ms()
+        page = self._catalog.expiring(self._place, now, _PER_TICK)
+        for _, number, key in page:
+            stream = self._machine.streams.get(key)
+            if stream is None or (stream.number == number and not self._machine.is_live(stream, now)):
+                self._expire(number, key)
+        self._place = page[-1][:2] if len(page) == _PER_TICK else _START
 
     def _expire(self, number: int, key: str) -> None:
         self._writer.submit(Expire(key, number), self._note)
 
     def _note(self, answer: Answer) -> None:
-        self.expired += 1
+        if isinstance(answer, Receipt) and answer.outcome is Outcome.EXPIRED:
+            self.expired += 1

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -53,36 +54,37 @@ class NodeLimits(msgspec.Struct, frozen=True):
     ttl_renewal: bool = True
 
 
-class Node:
-    """Opened once by `open_node`; everything runs on one event loop."""
+@dataclass(slots=True)
+class Recovered:
+    """A data directory that is locked, checked and replayed: all of a node that needs no event loop."""
 
-    def __init__(
-        self,
-        limits: NodeLimits,
-        data_dir: DataDir,
-        files: Files,
-        lock_fd: int,
-        journal: LocalJournal,
-        catalog: CatalogReader,
-        clock: WallClock,
-    ) -> None:
-        self.limits = limits
-        self.journal = journal
-        self.catalog = catalog
-        self.clock = clock
-        self._data_dir = data_dir
-        self._files = files
-        self._lock_fd = lock_fd
-        self.machine = Machine(
-            catalog,
-            incarnation=journal.incarnation,
-            ttl_renewal=limits.ttl_renewal,
-            producers_max=limits.producers_max,
-        )
-        started = time.monotonic()
-        self.replayed = replay(self.machine, journal, catalog, clock)
-        self.recovery_s = time.monotonic() - started
-        self.objects = LocalObjects(data_dir.objects, files)
+    limits: NodeLimits
+    data_dir: DataDir
+    files: Files
+    lock_fd: int
+    journal: LocalJournal
+    catalog: CatalogReader
+    clock: WallClock
+    machine: Machine
+    replayed: int
+    recovery_s: float
+
+
+class Node:
+    """Everything runs on the event loop that is running when it is made."""
+
+    def __init__(self, recovered: Recovered) -> None:
+        self.limits = limits = recovered.limits
+        self.journal = journal = recovered.journal
+        self.catalog = catalog = recovered.catalog
+        self.clock = clock = recovered.clock
+        self.machine = recovered.machine
+        self.replayed = recovered.replayed
+        self.recovery_s = recovered.recovery_s
+        self._data_dir = recovered.data_dir
+        self._files = recovered.files
+        self._lock_fd = recovered.lock_fd
+        self.objects = LocalObjects(self._data_dir.objects, self._files)
         self.reader = Reader(self.machine, catalog, self.objects)
         self.followers = Followers()
         self.writer = Writer(
@@ -183,6 +185,8 @@ class Node:
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
+        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+            self.writer.refuse(self._reason_to_refuse())
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
 
@@ -207,7 +211,13 @@ class Node:
 
 
 def open_node(root: Path, limits: NodeLimits, files: Files | None = None) -> Node:
+    """Recover a data directory and make it a node, at once."""
+    return Node(recover(root, limits, files))
+
+
+def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recovered:
     """Lock the directory, check it, and replay what is needed. Raises `StorageError` and changes nothing."""
+    started = time.monotonic()
     files = files or Files()
     data_dir = DataDir(root)
     clock = WallClock()
@@ -222,7 +232,15 @@ def open_node(root: Path, limits: NodeLimits, files: Files | None = None) -> Nod
         catalog = CatalogReader(data_dir.catalog)
         applied = catalog.state("applied") or 0
         check_agreement(scan, applied, catalog.state("replay_from") or applied + 1)
-        return Node(limits, data_dir, files, lock_fd, journal, catalog, clock)
+        machine = Machine(
+            catalog,
+            incarnation=journal.incarnation,
+            ttl_renewal=limits.ttl_renewal,
+            producers_max=limits.producers_max,
+        )
+        replayed = replay(machine, journal, catalog, clock)
+        seconds = time.monotonic() - started
+        return Recovered(limits, data_dir, files, lock_fd, journal, catalog, clock, machine, replayed, seconds)
     except BaseException:
         files.close(lock_fd)
         raise

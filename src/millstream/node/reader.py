@@ -7,6 +7,7 @@ or in the page cache; only where the disk must be waited for does it go to a thr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -20,6 +21,8 @@ from ..storage.catalog import CatalogReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_payload
 from ..storage.segments.segment import segment_name
+
+log = logging.getLogger(__name__)
 
 _REPLANS_MAX = 5
 _RECENT_BYTES_MAX = 16 << 20
@@ -83,7 +86,7 @@ class Reader:
         for extent in extents:
             try:
                 blob = self._objects.get_range_cached(segment_name(extent.segment), extent.at, extent.size)
-            except FileNotFoundError:  # merged away since the catalog was asked; the slow road plans again
+            except OSError:  # merged away since the catalog was asked, or worse; the slow road finds out
                 return None
             if blob is None:
                 return None
@@ -100,7 +103,10 @@ class Reader:
             try:
                 blobs = await asyncio.to_thread(self._fetch, extents)
             except FileNotFoundError:
-                continue
+                continue  # merged away since the catalog was asked
+            except OSError as error:
+                log.error("A segment of stream %s cannot be read: %s", stream.key, error)
+                raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
             return assemble(stream, start, bytes_max, extents, blobs)
         raise Unavailable("The read could not be served: its segments kept moving. Try again.")
 

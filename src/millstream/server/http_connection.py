@@ -49,6 +49,7 @@ class HttpConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_body_size",
+        "_chunk",
         "_closing",
         "_head_size",
         "_headers",
@@ -89,7 +90,8 @@ class HttpConnection(asyncio.Protocol):
         self.cors = b""
         self.live: LiveRead | None = None
         self.deadline = listener.now + listener.settings.idle_timeout_s
-        self._head_size = 0
+        self._head_size = 0  # what has arrived of a head at most; 0 between requests
+        self._chunk = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -140,7 +142,9 @@ class HttpConnection(asyncio.Protocol):
             return
         if not self.receiving and not self._head_size and not self.busy:
             self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
-        self._head_size += 0 if self.receiving else len(data)
+        self._chunk = len(data)
+        if not self.receiving:
+            self._head_size += self._chunk
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -156,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._begin()
-        self._head_size = 1  # something has begun: an idle connection may not be closed without a word
+        self._head_size = self._chunk  # at most this: requests may share a chunk
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url

@@ -13,7 +13,7 @@ import time
 import uvloop
 
 from ..model.errors import StorageError
-from ..node.node import Node, NodeLimits, open_node
+from ..node.node import Node, NodeLimits, recover
 from .http_listener import HttpListener
 from .settings import Settings
 
@@ -45,8 +45,8 @@ async def _serve(settings: Settings) -> int:
     host, port = await listener.start()
     # The listener is up before recovery, so that health checks see a server that is on its way.
     log.info("Listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    await asyncio.sleep(0)
-    node = await _open(settings)
+    limits = NodeLimits(**{name: getattr(settings, name) for name in NodeLimits.__struct_fields__})
+    node = Node(await asyncio.to_thread(recover, settings.data_dir, limits))
     node.start()
     listener.serve_node(node)
     gc.freeze()
@@ -56,11 +56,6 @@ async def _serve(settings: Settings) -> int:
     await listener.stop()
     await node.close()
     return 0
-
-
-async def _open(settings: Settings) -> Node:
-    limits = NodeLimits(**{name: getattr(settings, name) for name in NodeLimits.__struct_fields__})
-    return open_node(settings.data_dir, limits)
 
 
 def _set_up_logging(settings: Settings) -> None:

@@ -73,7 +73,7 @@ class Files:
         buffer = bytearray(size)
         try:
             read = os.preadv(fd, [buffer], at, os.RWF_NOWAIT)
-        except (BlockingIOError, OSError):
+        except OSError:  # not cached, or not offered by the file system; `pread` will tell which
             return None
         return buffer if read == size else None
 

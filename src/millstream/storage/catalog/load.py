@@ -51,17 +51,14 @@ class CatalogReader:
         )
         return [Extent(*row) for row in rows]
 
-    def expiring(self, before_ms: int, limit: int) -> list[tuple[int, str]]:
-        """Streams whose recorded deadline has passed."""
+    def expiring(self, after: tuple[int, int], before_ms: int, limit: int) -> list[tuple[int, int, str]]:
+        """Deadline, number and key of streams whose recorded deadline has passed, behind (deadline, number)."""
         rows = self._execute(
-            "SELECT number, key FROM streams WHERE deadline_ms <= ? ORDER BY deadline_ms LIMIT ?",
-            (before_ms, limit),
+            "SELECT deadline_ms, number, key FROM streams WHERE deadline_ms <= ? AND (deadline_ms, number) > (?, ?)"
+            " ORDER BY deadline_ms, number LIMIT ?",
+            (before_ms, *after, limit),
         )
         return rows.fetchall()
-
-    def next_deadline_ms(self) -> int | None:
-        row = self._execute("SELECT min(deadline_ms) FROM streams WHERE deadline_ms IS NOT NULL").fetchone()
-        return None if row is None else row[0]
 
     def state(self, name: str) -> int | None:
         row = self._execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
