@@ -106,7 +106,7 @@ def _on_closed(view: StreamRecord, command: Append, close_only: bool) -> Receipt
     if producer is not None and closer is not None and _is_same(producer, closer):
         return _receipt(Outcome.DUPLICATE, view, view.tail, True, producer)
     if close_only:
-        return _receipt(Outcome.CLOSED, view, view.tail, True, producer)
+        return _receipt(Outcome.CLOSED, view, view.tail, True, None)  # an echo would say that its seq was accepted
     raise StreamClosed("The stream is closed and takes no more data.", tail=view.tail)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..model import facts
 from ..model.facts import Producer
-from ..model.records import BucketRecord, Lease, StreamRecord, Writers
+from ..model.records import DEFAULT_BUCKET_SETTINGS, BucketRecord, Lease, StreamRecord, Writers
 
 _NO_WRITERS = Writers()
 
@@ -38,14 +38,21 @@ def apply_to_stream(record: StreamRecord, fact: facts.StreamFact, at_ms: int) ->
         record.deleted = True
 
 
-def apply_to_bucket(record: BucketRecord, fact: facts.Fact) -> None:
-    kind = type(fact)
-    if kind is facts.StreamCreated:
+def apply_to_bucket(record: BucketRecord, fact: facts.Fact, at_ms: int) -> None:
+    """A bucket's own facts, and the coming and going of its streams."""
+    if isinstance(fact, facts.StreamCreated):
         record.streams += 1
-    elif kind is facts.BucketDeleted:
-        record.deleted = True
-    elif kind is not facts.BucketCreated:
+    elif isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
         record.streams -= 1
+    elif isinstance(fact, facts.BucketCreated):
+        record.created_ms = at_ms
+        record.implicit = fact.implicit
+        record.deleted = False
+        record.settings = fact.settings or DEFAULT_BUCKET_SETTINGS
+    elif isinstance(fact, facts.BucketChanged):
+        record.settings = fact.settings
+    elif isinstance(fact, facts.BucketDeleted):
+        record.deleted = True
 
 
 def apply_appended(record: StreamRecord, fact: facts.Appended, at_ms: int) -> None:

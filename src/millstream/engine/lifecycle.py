@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from ..model import facts
 from ..model.commands import Create, Delete, Expire, Touch
-from ..model.errors import Conflict, PreconditionFailed, SequenceGap
-from ..model.facts import Producer
+from ..model.errors import BadRequest, Conflict, NotFound, PreconditionFailed, SequenceGap
+from ..model.facts import BucketSettings, Producer
 from ..model.media import DEFAULT_CONTENT_TYPE, media_type
 from ..model.names import split_key
-from ..model.records import StreamRecord
+from ..model.records import DEFAULT_BUCKET_SETTINGS, StreamRecord
 from ..model.replies import Outcome, Receipt
 from .appending import appended, check_if_match
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 
 def decide_create(machine: Machine, command: Create, now_ms: int, changes: list[Change]) -> Receipt:
+    bucket_name, _ = split_key(command.key)
+    bucket = machine.live_bucket(bucket_name)
+    if bucket is None and command.needs_bucket:
+        raise NotFound("There is no such bucket. Create it with PUT first.", code="bucket_not_found")
+    if bucket is not None and bucket.settings is not DEFAULT_BUCKET_SETTINGS:
+        command = _with_defaults(command, bucket.settings)
     stream = machine.find(command.key)
     if stream is not None and machine.is_live(stream, now_ms):
         return _on_existing(machine, stream.view(), command)
@@ -37,12 +43,26 @@ def decide_create(machine: Machine, command: Create, now_ms: int, changes: list[
     # Every check lies behind us: from here on facts are admitted, and a command's facts stand or fall together.
     if stream is not None and not stream.view().deleted:
         machine.admit(stream, facts.StreamExpired(stream.number), now_ms, changes)
+    if bucket is None:
+        # The flat surface needs no bucket to exist: one is recorded with its first stream.
+        machine.admit_bucket_fact(facts.BucketCreated(bucket_name, implicit=True), now_ms, changes)
     return _create(machine, command, now_ms, changes)
 
 
+def _with_defaults(command: Create, settings: BucketSettings) -> Create:
+    """What the request leaves open, as the bucket has it."""
+    if command.content_type is None and settings.content_type is not None and command.body.payload:
+        raise BadRequest(
+            f"Name the body's Content-Type: the bucket's default is '{settings.content_type}'.",
+            code="content_type_missing",
+        )
+    ttl_s = command.ttl_s
+    if ttl_s is None and command.expires_at_ms is None:
+        ttl_s = settings.ttl_s
+    return replace(command, content_type=command.content_type or settings.content_type, ttl_s=ttl_s)
+
+
 def _create(machine: Machine, command: Create, now_ms: int, changes: list[Change]) -> Receipt:
-    bucket_name, _ = split_key(command.key)
-    machine.ensure_bucket(bucket_name, now_ms, changes)
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
     created = facts.StreamCreated(command.key, content_type, command.ttl_s, command.expires_at_ms, machine.ttl_renewal)
     stream = machine.admit_new(created, now_ms, changes)

@@ -18,12 +18,15 @@ from ..model import commands, facts
 from ..model.errors import NotFound
 from ..model.facts import Fact, Producer
 from ..model.names import split_key
-from ..model.records import StreamRecord
+from ..model.records import BucketRecord, StreamRecord
 from ..model.replies import Receipt
 from .appending import decide_append
 from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
+from .buckets import decide_bucket
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
 from .state import Bucket, HotRecord, Shelf, Stream
+
+_BUCKETS_MAX = 10_000  # in memory; they are small, and every read asks its bucket how it may be cached
 
 # A decided fact and what it is about. A plain tuple: one is made for every append.
 Change = tuple[Stream | Bucket | None, Fact]
@@ -46,6 +49,10 @@ class Machine:
         self.streams: dict[str, Stream] = {}  # committed; a deleted one stays until the catalog knows
         self.buckets: dict[str, Bucket] = {}
         self.uploads: dict[int, list[bytes]] = {}
+        # Keys of streams that the catalog may not have yet, by bucket: created since the last cut, and before it but
+        # in a checkpoint that is still under way. Listings add them to what the catalog says.
+        self.new_keys: dict[str, list[str]] = {}
+        self.saving_keys: dict[str, list[str]] = {}
         self.hot_bytes = 0
         self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
@@ -67,8 +74,9 @@ class Machine:
             return decide_touch(self, command, now_ms, changes)  # type: ignore[arg-type]
         if kind is commands.Expire:
             return decide_expire(self, command, now_ms, changes)  # type: ignore[arg-type]
-        assert isinstance(command, commands.Delete)
-        return decide_delete(self, command, now_ms, changes)
+        if kind is commands.Delete:
+            return decide_delete(self, command, now_ms, changes)  # type: ignore[arg-type]
+        return decide_bucket(self, command, now_ms, changes)  # type: ignore[arg-type]
 
     def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
         """Lay a decided fact over the stream's committed state."""
@@ -82,7 +90,7 @@ class Machine:
                     stream.pending_producers = {}
                 stream.pending_producers[producer.id] = (producer.epoch, producer.seq)
         elif kind is not facts.Touched:
-            self._count_in_bucket(stream.key, fact)
+            self._count_in_bucket(stream.key, fact, now_ms)
         self.next_sequence += 1
         changes.append((stream, fact))
 
@@ -93,32 +101,29 @@ class Machine:
         stream.overlay()
         stream.inflight = 1
         self._arriving[fact.key] = stream
-        self._count_in_bucket(fact.key, fact)
+        self._count_in_bucket(fact.key, fact, now_ms)
         self.next_sequence += 1
         changes.append((stream, fact))
         return stream
 
-    def ensure_bucket(self, name: str, now_ms: int, changes: list[Change]) -> None:
-        """The flat surface needs no bucket to exist: one is recorded with its first stream."""
-        bucket = self.find_bucket(name)
-        if bucket is not None and not bucket.view().deleted:
-            return
+    def admit_bucket_fact(self, fact: facts.BucketFact, now_ms: int, changes: list[Change]) -> None:
+        bucket = self.find_bucket(fact.bucket)
         if bucket is None:
-            bucket = self.buckets[name] = Bucket(name, now_ms, implicit=True, deleted=True)
-        bucket.overlay().deleted = False
+            bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, now_ms, deleted=True)
+        apply_to_bucket(bucket.overlay(), fact, now_ms)
         bucket.inflight += 1
         self.next_sequence += 1
-        changes.append((bucket, facts.BucketCreated(name, implicit=True)))
+        changes.append((bucket, fact))
 
     def admit_upload_fact(self, fact: facts.UploadFact, changes: list[Change]) -> None:
         """Parts need no decision."""
         self.next_sequence += 1
         changes.append((None, fact))
 
-    def _count_in_bucket(self, key: str, fact: Fact) -> None:
+    def _count_in_bucket(self, key: str, fact: Fact, now_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
         assert bucket is not None, key
-        apply_to_bucket(bucket.overlay(), fact)
+        apply_to_bucket(bucket.overlay(), fact, now_ms)
         bucket.inflight += 1
 
     # -- finding -----------------------------------------------------------------------------------
@@ -143,10 +148,13 @@ class Machine:
     def visible(self, key: str, now_ms: int) -> Stream:
         """The stream as readers see it: committed, not deleted, not expired."""
         stream = self.streams.get(key) or self._fetch(key)
-        if stream is None or stream.deleted or (stream.lease is not None and self._is_over(stream, stream, now_ms)):
+        if stream is None or not self.is_visible(stream, now_ms):
             raise NotFound("There is no such stream. Create it with PUT.")
         stream.used = self.coarse_s
         return stream
+
+    def is_visible(self, stream: Stream, now_ms: int) -> bool:
+        return not stream.deleted and (stream.lease is None or not self._is_over(stream, stream, now_ms))
 
     def is_live(self, stream: Stream, now_ms: int) -> bool:
         view = stream.pending or stream
@@ -170,6 +178,18 @@ class Machine:
             if record is None:
                 return None
             bucket = self.buckets[name] = Bucket.from_record(record)
+        return bucket
+
+    def live_bucket(self, name: str) -> BucketRecord | None:
+        """The bucket as decisions see it."""
+        bucket = self.find_bucket(name)
+        return None if bucket is None or bucket.view().deleted else bucket.view()
+
+    def visible_bucket(self, name: str) -> Bucket:
+        """The bucket as readers see it."""
+        bucket = self.find_bucket(name)
+        if bucket is None or bucket.deleted:
+            raise NotFound("There is no such bucket. Create it with PUT.", code="bucket_not_found")
         return bucket
 
     def producer_state(self, stream: Stream, producer_id: str) -> tuple[int, int] | None:
@@ -198,24 +218,25 @@ class Machine:
                 if type(fact) is facts.Appended:
                     self._commit_append(subject, fact, sequence, at_ms)
                 elif type(fact) is facts.StreamCreated:
-                    self._publish_new(subject, fact, sequence)
+                    self._publish_new(subject, fact, sequence, at_ms)
                 else:
                     self._commit(subject, fact, sequence, at_ms)  # type: ignore[arg-type]
                 subject.settle()
             elif isinstance(subject, Bucket):
-                subject.deleted = type(fact) is facts.BucketDeleted
+                apply_to_bucket(subject, fact, at_ms)
                 self._bucket_changed(subject, sequence)
                 subject.settle()
             else:
                 self.apply_upload(fact, sequence)  # type: ignore[arg-type]
             sequence += 1
 
-    def _publish_new(self, stream: Stream, fact: facts.StreamCreated, sequence: int) -> None:
+    def _publish_new(self, stream: Stream, fact: facts.StreamCreated, sequence: int, at_ms: int) -> None:
         assert stream.number == sequence, (stream.number, sequence)
         self.streams[fact.key] = stream
+        self.new_keys.setdefault(split_key(fact.key)[0], []).append(fact.key)
         if self._arriving.get(fact.key) is stream:
             del self._arriving[fact.key]
-        self._settle_bucket(fact.key, fact, sequence)
+        self._settle_bucket(fact.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
 
     def _commit(self, stream: Stream, fact: facts.StreamFact, sequence: int, at_ms: int) -> None:
@@ -228,7 +249,7 @@ class Machine:
         self._note_renewal(stream)
         if stream.deleted:
             self._free_hot(stream)
-            self._settle_bucket(stream.key, fact, sequence)
+            self._settle_bucket(stream.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
 
     def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
@@ -264,13 +285,14 @@ class Machine:
             self.uploads.pop(fact.upload, None)
         elif fact.upload == 0:
             self.uploads[sequence] = [fact.payload]
-        else:
+        elif fact.upload in self.uploads:
             self.uploads[fact.upload].append(fact.payload)
+        # Else a replay has begun in the middle of an upload, which therefore has been sealed or dropped long since.
 
-    def _settle_bucket(self, key: str, fact: Fact, sequence: int) -> None:
+    def _settle_bucket(self, key: str, fact: Fact, sequence: int, at_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
         assert bucket is not None, key
-        apply_to_bucket(bucket, fact)
+        apply_to_bucket(bucket, fact, at_ms)
         self._bucket_changed(bucket, sequence)
         bucket.settle()
 
@@ -316,9 +338,9 @@ class Machine:
             assert isinstance(fact, facts.StreamCreated)
             stream = known[sequence] = Stream.from_record(born(fact, sequence, at_ms))
             self._replayed_in_bucket(fact.key)
-            self._publish_new(stream, fact, sequence)
-        elif kind is facts.BucketCreated or kind is facts.BucketDeleted:
-            self._replay_bucket(fact, sequence, at_ms)  # type: ignore[arg-type]
+            self._publish_new(stream, fact, sequence, at_ms)
+        elif isinstance(fact, facts.BucketFact):
+            self._replay_bucket(fact, sequence, at_ms)
         elif kind is facts.PartStored or kind is facts.PartsDropped:
             self.apply_upload(fact, sequence)  # type: ignore[arg-type]
         else:
@@ -334,10 +356,9 @@ class Machine:
 
     def _replay_bucket(self, fact: facts.BucketFact, sequence: int, at_ms: int) -> None:
         bucket = self.find_bucket(fact.bucket)
-        if bucket is None or isinstance(fact, facts.BucketCreated):
-            implicit = isinstance(fact, facts.BucketCreated) and fact.implicit
-            bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, at_ms, implicit=implicit)
-        apply_to_bucket(bucket, fact)
+        if bucket is None:
+            bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, at_ms, deleted=True)
+        apply_to_bucket(bucket, fact, at_ms)
         self._bucket_changed(bucket, sequence)
 
     # -- leaving memory ----------------------------------------------------------------------------
@@ -347,7 +368,12 @@ class Machine:
         will have it in the catalog."""
         cut = self._dirty, self._dirty_buckets
         self._dirty, self._dirty_buckets, self._cut_sequence = [], [], sequence
+        self.saving_keys, self.new_keys = self.new_keys, {}
         return cut
+
+    def cut_is_saved(self) -> None:
+        """The catalog has everything up to the last cut."""
+        self.saving_keys = {}
 
     def checkpointed(self, stream: Stream, sequence: int) -> None:
         """The catalog and the segments have all of the stream's changes up to `sequence`."""
@@ -357,7 +383,9 @@ class Machine:
             del self.streams[stream.key]
 
     def bucket_checkpointed(self, bucket: Bucket, sequence: int) -> None:
-        if bucket.changed <= sequence and not bucket.inflight and self.buckets.get(bucket.name) is bucket:
+        if bucket.changed > sequence or bucket.inflight or self.buckets.get(bucket.name) is not bucket:
+            return
+        if bucket.deleted or len(self.buckets) > _BUCKETS_MAX:
             del self.buckets[bucket.name]
 
     def _cool(self, stream: Stream, sequence: int) -> None:

@@ -38,5 +38,5 @@ def encode_facts(facts: list[Fact]) -> bytes:
 def decode_facts(data: bytes | memoryview) -> list[Fact]:
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"A journal batch with a valid checksum cannot be decoded: {error}") from None

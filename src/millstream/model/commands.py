@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from .errors import BadRequest
-from .facts import Producer
+from .facts import BucketSettings, Producer
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
@@ -34,6 +34,7 @@ class Create(msgspec.Struct, frozen=True, gc=False):
     producer: Producer | None = None
     stream_seq: str | None = None
     if_match: str | None = None
+    needs_bucket: bool = False  # the bucketed surface: a missing bucket is not made on the way
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -64,4 +65,18 @@ class Touch(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
-Command = Create | Append | Delete | Expire | Touch
+class CreateBucket(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+    settings: BucketSettings = BucketSettings()
+
+
+class ChangeBucket(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+    settings: BucketSettings
+
+
+class DeleteBucket(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+
+
+Command = Create | Append | Delete | Expire | Touch | CreateBucket | ChangeBucket | DeleteBucket

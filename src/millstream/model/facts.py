@@ -19,9 +19,20 @@ class Producer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_new: bool = False  # first contact with the stream: what the stream counts against its cap
 
 
+class BucketSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a bucket says about its streams."""
+
+    content_type: str | None = None  # of a stream that is created without one
+    ttl_s: int | None = None  # of a stream that is created without TTL or expiry
+    retention_s: int | None = None  # messages older than this may go
+    retention_bytes: int | None = None  # what a stream holds beyond this may go, oldest first
+    caching: str = "public"  # or "private": for whom reads may be cached
+
+
 class BucketCreated(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     bucket: str
     implicit: bool = False
+    settings: BucketSettings | None = None
 
 
 class BucketDeleted(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
@@ -92,7 +103,12 @@ class PartsDropped(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=Fals
     upload: int
 
 
-BucketFact = BucketCreated | BucketDeleted
+class BucketChanged(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
+    bucket: str
+    settings: BucketSettings
+
+
+BucketFact = BucketCreated | BucketDeleted | BucketChanged
 StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched
 UploadFact = PartStored | PartsDropped
 Fact = BucketFact | StreamCreated | StreamFact | UploadFact

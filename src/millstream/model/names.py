@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 from .errors import BadRequest
 
 DEFAULT_BUCKET = "_default"
+HAND_OFF_BUCKETS = frozenset({DEFAULT_BUCKET, "_s3p"})  # neither created nor deleted by hand
 NAME_BYTES_MAX = 1024
 _RESERVED_STREAM = "streams"  # the listing endpoint of a bucket
 _RESERVED_BUCKET = "__ds"  # upstream's control routes
@@ -59,6 +60,8 @@ def _checked_name(name: str) -> str:
         raise BadRequest("A stream needs a name: PUT /v1/stream/{name}.", code="bad_name")
     if "\0" in name or ".." in name:
         raise BadRequest("A stream name must not hold NUL or '..'.", code="bad_name")
+    if name == _RESERVED_BUCKET:
+        raise BadRequest(f"The name '{_RESERVED_BUCKET}' is reserved.", code="bad_name")
     if name == _RESERVED_STREAM:
         raise BadRequest(f"The stream name '{_RESERVED_STREAM}' is reserved for listings.", code="bad_name")
     if len(name.encode()) > NAME_BYTES_MAX:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from .facts import Producer
+from .facts import BucketSettings, Producer
+
+DEFAULT_BUCKET_SETTINGS = BucketSettings()
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,6 +63,7 @@ class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     implicit: bool = False
     deleted: bool = False
     streams: int = 0
+    settings: BucketSettings = DEFAULT_BUCKET_SETTINGS
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,6 +16,7 @@ class Outcome(Enum):
     DELETED = "deleted"
     EXPIRED = "expired"
     TOUCHED = "touched"
+    CHANGED = "changed"
     NOTHING = "nothing"
 
 

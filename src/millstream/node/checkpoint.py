@@ -41,15 +41,16 @@ class Stretch:
 
     def __init__(self, after: int) -> None:
         self.last_sequence = after
+        self.last_ms = 0
         self.payload_bytes = 0
         self.created: dict[int, StreamRecord] = {}
         self.happened: dict[int, list[Happened]] = {}
-        self.bucket_facts: list[tuple[Fact, int]] = []
+        self.bucket_facts: list[tuple[facts.BucketFact | facts.StreamCreated, int]] = []
         self.uploads: dict[int, list[bytes]] = {}
 
     def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
         """Facts up to `applied` are in the catalog; of those only the parts of open uploads matter."""
-        self.last_sequence = sequence
+        self.last_sequence, self.last_ms = sequence, at_ms
         kind = type(fact)
         if kind is facts.PartStored:
             self.uploads.setdefault(fact.upload or sequence, []).append(fact.payload)  # type: ignore[union-attr]
@@ -61,8 +62,8 @@ class Stretch:
         elif isinstance(fact, facts.StreamCreated):
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
-        elif kind is facts.BucketCreated or kind is facts.BucketDeleted:
-            self.bucket_facts.append((fact, at_ms))
+        elif kind is facts.BucketCreated or kind is facts.BucketDeleted or kind is facts.BucketChanged:
+            self.bucket_facts.append((fact, at_ms))  # type: ignore[arg-type]
         else:
             self._take_stream_fact(fact, sequence, at_ms)  # type: ignore[arg-type]
 
@@ -153,6 +154,7 @@ class Checkpointer:
             self._save_producers(stretch, records)
             self.catalog.save_buckets(self._buckets(stretch, records))
             self.catalog.set_state("applied", stretch.last_sequence)
+            self.catalog.set_state("at_ms", stretch.last_ms)
             self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
         self.catalog.give_back_space()
 
@@ -197,20 +199,16 @@ class Checkpointer:
 
         def bucket(name: str, at_ms: int) -> BucketRecord:
             if name not in buckets:
-                buckets[name] = self.catalog.bucket(name) or BucketRecord(name, at_ms)
+                buckets[name] = self.catalog.bucket(name) or BucketRecord(name, at_ms, deleted=True)
             return buckets[name]
 
         for fact, at_ms in stretch.bucket_facts:
-            if isinstance(fact, facts.BucketCreated):
-                buckets[fact.bucket] = BucketRecord(fact.bucket, at_ms, fact.implicit)
-            elif isinstance(fact, facts.BucketDeleted):
-                apply_to_bucket(bucket(fact.bucket, at_ms), fact)
-            elif isinstance(fact, facts.StreamCreated):
-                apply_to_bucket(bucket(split_key(fact.key)[0], at_ms), fact)
+            name = split_key(fact.key)[0] if isinstance(fact, facts.StreamCreated) else fact.bucket
+            apply_to_bucket(bucket(name, at_ms), fact, at_ms)
         for number, happened in stretch.happened.items():
             if records[number].deleted:
-                fact, _, at_ms = happened[-1]
-                apply_to_bucket(bucket(split_key(records[number].key)[0], at_ms), fact)
+                end, _, at_ms = happened[-1]
+                apply_to_bucket(bucket(split_key(records[number].key)[0], at_ms), end, at_ms)
         return list(buckets.values())
 
     def _remove_orphans(self) -> None:

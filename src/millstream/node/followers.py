@@ -7,11 +7,14 @@ delay an acknowledgement. A follower told late finds several appends at once and
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 from ..engine.state import Stream
+
+log = logging.getLogger(__name__)
 
 SLICE = 64  # measured: 25 and 200 deliver less (bench/fanout.py)
 
@@ -21,6 +24,9 @@ class Follower(Protocol):
 
     def stream_changed(self) -> None:
         """There may be something new at your place; the stream may have ended, too."""
+
+    def end(self) -> None:
+        """Leave."""
 
 
 class Followers:
@@ -58,7 +64,11 @@ class Followers:
         for _ in range(min(SLICE, len(self._line))):
             follower = self._line.popleft()
             follower.queued = False
-            follower.stream_changed()
+            try:
+                follower.stream_changed()
+            except Exception:  # one reader's trouble must not silence the others
+                log.exception("A live reader failed in a way it must not; it is dropped.")
+                follower.end()
         self._scheduled = bool(self._line)
         if self._scheduled:
             self._loop.call_soon(self._turn)

@@ -88,7 +88,7 @@ def _runs(extents: list[Extent], block_bytes: int) -> list[list[Extent]]:
 
 def choose(segments: list[SegmentUse], segments_min: int) -> list[int]:
     """Which segments to merge now: the half-dead first, then a tier that has grown too many of one size."""
-    half_dead = [use for use in segments if 0 < use.live_bytes < use.bytes // 2]
+    half_dead = [use for use in segments if 0 < use.live_bytes < use.block_bytes // 2]
     if half_dead:
         return _within_budget(half_dead)
     tiers: dict[int, list[SegmentUse]] = {}

@@ -16,15 +16,18 @@ from ..engine.reading import resolve_offset
 from ..engine.state import Stream
 from ..model.commands import Command, Touch
 from ..model.errors import Unavailable
+from ..model.names import split_key
 from ..model.positions import format_stream_id
+from ..model.records import BucketRecord, StreamRecord
 from ..storage.catalog import CatalogReader
 from ..storage.data_dir import DataDir, lock_directory
 from ..storage.files import Files
-from ..storage.journal import LocalJournal
+from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
 from .clock import WallClock
 from .expiry import Sweeper
 from .followers import Followers
+from .listing import Lister
 from .reader import Reader
 from .recovery import check_agreement, prepare_catalog, replay
 from .upkeep import Upkeep, UpkeepLimits
@@ -96,6 +99,7 @@ class Node:
             on_committed=self._committed,
         )
         self.upkeep = self._make_upkeep()
+        self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
         self._watch: asyncio.Task[None] | None = None
         self.appended_messages = 0
@@ -111,6 +115,7 @@ class Node:
                 limits.checkpoint_bytes,
                 limits.checkpoint_records,
                 limits.checkpoint_age_s,
+                limits.hot_bytes_max,
                 limits.hot_streams_max,
                 limits.block_bytes,
                 limits.merge_segments_min,
@@ -160,7 +165,8 @@ class Node:
         lease = stream.lease
         if lease is None or lease.ttl_s is None or not lease.sliding:
             return
-        stream.seen_ms = now = self.clock.now_ms()
+        now = self.clock.now_ms()
+        stream.seen_ms = max(stream.seen_ms, now)  # after a reload it may lie a little ahead
         if now - lease.renewed_ms >= lease.thinning_ms():
             self.submit(Touch(stream.key, stream.number), _ignore)
 
@@ -172,6 +178,17 @@ class Node:
 
     def resolve(self, stream: Stream, offset: int) -> int:
         return resolve_offset(stream, offset)
+
+    def bucket(self, name: str) -> BucketRecord:
+        return self.machine.visible_bucket(name)
+
+    def is_private(self, key: str) -> bool:
+        """Whether reads of the stream may be kept by the reader only."""
+        bucket = self.machine.find_bucket(split_key(key)[0])
+        return bucket is not None and bucket.settings.caching == "private"
+
+    def list_streams(self, bucket: str, prefix: str, after: str, limit: int) -> tuple[list[StreamRecord], bool]:
+        return self.lister.page(bucket, prefix, after, limit, self.clock.now_ms())
 
     def stream_id(self, number: int) -> str:
         return format_stream_id(self.machine.incarnation, number)
@@ -192,7 +209,10 @@ class Node:
 
     async def _watch_limits(self) -> None:
         while True:
-            self.writer.refuse(self._reason_to_refuse())
+            try:
+                self.writer.refuse(self._reason_to_refuse())
+            except OSError as error:
+                log.error("The free space of %s cannot be told: %s", self._data_dir.root, error)
             await asyncio.sleep(_WATCH_S)
 
     def _reason_to_refuse(self) -> Unavailable | None:
@@ -224,14 +244,14 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
     lock_fd = lock_directory(data_dir)
     try:
         data_dir.prepare(files)
+        # Everything is looked at before anything is written: a start that is refused changes nothing.
+        check_agreement(data_dir, scan_journal(data_dir.journal, files))
         journal = LocalJournal(data_dir.journal, files, file_bytes=limits.journal_file_bytes)
         scan = journal.open(clock.now_ms())
         if scan.torn_bytes:
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
         prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
-        applied = catalog.state("applied") or 0
-        check_agreement(scan, applied, catalog.state("replay_from") or applied + 1)
         machine = Machine(
             catalog,
             incarnation=journal.incarnation,

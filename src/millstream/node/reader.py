@@ -25,6 +25,7 @@ from ..storage.segments.segment import segment_name
 log = logging.getLogger(__name__)
 
 _REPLANS_MAX = 5
+_EXTENTS_MAX = 2048
 _RECENT_BYTES_MAX = 16 << 20
 _RECENT_CUT_MAX = 64 << 10
 _RECENT_OVERHEAD = 512
@@ -91,7 +92,7 @@ class Reader:
             if blob is None:
                 return None
             blobs.append(blob)
-        return assemble(stream, start, bytes_max, extents, blobs)
+        return _assemble_or_log(stream, start, bytes_max, extents, blobs)
 
     async def read(self, stream: Stream, start: int, bytes_max: int) -> Cut:
         """The cut, whatever it takes."""
@@ -107,12 +108,14 @@ class Reader:
             except OSError as error:
                 log.error("A segment of stream %s cannot be read: %s", stream.key, error)
                 raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
-            return assemble(stream, start, bytes_max, extents, blobs)
+            return _assemble_or_log(stream, start, bytes_max, extents, blobs)
         raise Unavailable("The read could not be served: its segments kept moving. Try again.")
 
     def _extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
         end = min(start + bytes_max, stream.hot_from)
-        extents = self._catalog.extents(stream.number, start, max(end, start + 1), 4096)
+        extents = self._catalog.extents(stream.number, start, max(end, start + 1), _EXTENTS_MAX)
+        if len(extents) == _EXTENTS_MAX:
+            end = min(end, extents[-1].next_offset)  # very many small blocks: a shorter answer
         check_contiguous(stream, start, end, extents)
         return extents
 
@@ -138,6 +141,16 @@ def check_contiguous(stream: Stream, start: int, end: int, extents: Sequence[Ext
         covered = extent.next_offset
     if covered < end:
         raise CorruptData(f"Stream {stream.key}: no segment block holds offset {covered}.")
+
+
+def _assemble_or_log(
+    stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob]
+) -> Cut:
+    try:
+        return assemble(stream, start, bytes_max, extents, blobs)
+    except CorruptData as error:
+        log.error("%s It is not served. Run 'millstream doctor'.", error.message)
+        raise
 
 
 def assemble(stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob]) -> Cut:

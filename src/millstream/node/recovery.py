@@ -17,21 +17,25 @@ from .clock import WallClock
 def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> None:
     """Make the catalog if there is none, and note whose it is."""
     checkpointer = Checkpointer(data_dir, files, block_bytes=block_bytes)
-    known = checkpointer.catalog.state("incarnation", 0)
-    if known == 0:
+    if checkpointer.catalog.state("incarnation", 0) == 0:
         with checkpointer.catalog.transaction():
             checkpointer.catalog.set_state("incarnation", journal.incarnation)
     checkpointer.close()
-    if known not in (0, journal.incarnation):
+
+
+def check_agreement(data_dir: DataDir, scan: JournalScan) -> None:
+    """Journal and catalog must be of one log, and the journal must hold what the catalog does not."""
+    if scan.damage is not None:
+        return  # opening the journal will say it better
+    incarnation, applied, replay_from = 0, 0, 1
+    if data_dir.catalog.exists():
+        incarnation, applied, replay_from = _catalog_position(data_dir)
+    if scan.files and incarnation not in (0, scan.files[0].header.incarnation):
         raise CorruptData("Catalog and journal belong to different data directories. Restore both from one backup.")
-
-
-def check_agreement(scan: JournalScan, applied: int, replay_from: int) -> None:
-    """The journal must begin where the catalog ends, or earlier, and must not end before it."""
     if scan.files and scan.files[0].header.first_sequence > replay_from:
         raise CorruptData(
             f"The journal begins with sequence {scan.files[0].header.first_sequence}, but the catalog needs it from "
-            f"{replay_from} on: journal files are missing. Restore them; nothing was changed."
+            f"{replay_from} on: journal files, or the catalog, are missing. Restore them; nothing was changed."
         )
     if scan.last_sequence < applied:
         raise CorruptData(
@@ -40,12 +44,24 @@ def check_agreement(scan: JournalScan, applied: int, replay_from: int) -> None:
         )
 
 
+def _catalog_position(data_dir: DataDir) -> tuple[int, int, int]:
+    catalog = CatalogReader(data_dir.catalog)
+    try:
+        if not catalog.has_tables():
+            return 0, 0, 1  # a crash inside the very first start
+        applied = catalog.state("applied") or 0
+        return catalog.state("incarnation") or 0, applied, catalog.state("replay_from") or applied + 1
+    finally:
+        catalog.close()
+
+
 def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: WallClock) -> int:
     """Apply what the catalog does not have; how many facts that were."""
     applied = catalog.state("applied") or 0
     replay_from = catalog.state("replay_from") or applied + 1
     known: dict[int, Stream] = {}
     machine.next_sequence = applied + 1
+    clock.not_before(catalog.state("at_ms") or 0)
     replayed = 0
     for batch in journal.batches(replay_from - 1):
         clock.not_before(batch.at_ms)

@@ -32,6 +32,7 @@ class UpkeepLimits(msgspec.Struct, frozen=True):
     checkpoint_bytes: int
     checkpoint_records: int
     checkpoint_age_s: float
+    hot_bytes_max: int
     hot_streams_max: int
     block_bytes: int
     segments_min: int
@@ -61,6 +62,7 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._progress = asyncio.Event()
+        self._was_started = False
         self._oldest_change_s: float | None = None  # when the first change after the last cut was seen
         self.applied = applied
         self._cut_at = applied
@@ -95,16 +97,18 @@ class Upkeep:
         streams, buckets = self._machine.cut(through)
         self._cut_at, self.bytes_since_cut, self._oldest_change_s = through, 0, None
         await self._request(through)
+        self._machine.cut_is_saved()
         await self._cool(streams, buckets, through)
         self.checkpoints += 1
 
     # -- when ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        await self._ensure_process()  # merges may be due although nobody writes
         while True:
             self._machine.coarse_s = int(self._now_s())
-            if self._is_due():
+            if not self._was_started:
+                await self._try_process()  # merges may be due although nobody writes
+            elif self._is_due():
                 await self.checkpoint()
             elif self._is_eviction_due():
                 await self._evict()
@@ -121,6 +125,7 @@ class Upkeep:
         return (
             records >= limits.checkpoint_records
             or self.bytes_since_cut >= limits.checkpoint_bytes
+            or self._machine.hot_bytes >= limits.hot_bytes_max // 2
             or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
         )
 
@@ -156,7 +161,9 @@ class Upkeep:
     async def _request(self, through: int) -> None:
         """Ask for a checkpoint until it is there; a helper that dies is replaced and asked again."""
         while self.applied < through:
-            process = await self._ensure_process()
+            process = await self._try_process()
+            if process is None:
+                continue
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(Request(through)) + b"\n")
             self._progress.clear()
@@ -165,6 +172,15 @@ class Upkeep:
                 self._progress.clear()
             if process is not self._process:
                 await asyncio.sleep(_RESTART_DELAY_S)
+
+    async def _try_process(self) -> asyncio.subprocess.Process | None:
+        try:
+            return await self._ensure_process()
+        except OSError as error:
+            self.failures += 1
+            log.error("The upkeep process cannot be started: %s. It is tried again.", error)
+            await asyncio.sleep(_RESTART_DELAY_S)
+            return None
 
     async def _ensure_process(self) -> asyncio.subprocess.Process:
         if self._process is None:
@@ -183,6 +199,7 @@ class Upkeep:
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=(self._lock_fd,),
             )
+            self._was_started = True
             self._listener = asyncio.create_task(self._listen(self._process), name="upkeep-reports")
         return self._process
 

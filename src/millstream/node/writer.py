@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from ..engine.machine import Change, Machine
 from ..engine.state import Stream
 from ..model.codec import HEADER_BYTES, array_header, encode_into
-from ..model.commands import Command
+from ..model.commands import Command, Delete, DeleteBucket, Expire
 from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
 from ..model.facts import PartsDropped, PartStored
 from ..model.replies import Outcome, Receipt
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 Answer = Receipt | MillstreamError
 Done = Callable[[Answer], None]
 
+_FREES_SPACE = (Delete, Expire, DeleteBucket)  # taken even when the disk is nearly full
 _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 
@@ -92,7 +93,7 @@ class Writer:
 
     def submit(self, command: Command, done: Done) -> None:
         """Decide about a command now; `done` gets the answer once it is durable."""
-        if self._refusal is not None:
+        if self._refusal is not None and (self._failed or type(command) not in _FREES_SPACE):
             done(self._refusal)
             return
         batch = self._open
@@ -134,6 +135,8 @@ class Writer:
     def _stage_part(self, body: memoryview, at: int, upload: int, staged: asyncio.Future[int]) -> None:
         if self._refusal is not None:
             staged.set_exception(self._refusal)
+            if upload:
+                self.drop_upload(upload)
             return
         part = bytes(body[at : at + self._part_bytes])
         number = upload or self._machine.next_sequence
@@ -152,7 +155,7 @@ class Writer:
 
     def drop_upload(self, upload: int) -> None:
         """The upload was refused after all."""
-        if self._refusal is None:
+        if not self._failed:
             self._admit_upload(PartsDropped(upload), lambda _: None)
 
     def _admit_upload(self, fact: PartStored | PartsDropped, done: Done) -> None:

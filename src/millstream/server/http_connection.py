@@ -51,6 +51,7 @@ class HttpConnection(asyncio.Protocol):
         "_body_size",
         "_chunk",
         "_closing",
+        "_ended",
         "_head_size",
         "_headers",
         "_held",
@@ -62,6 +63,7 @@ class HttpConnection(asyncio.Protocol):
         "_progress",
         "_queue",
         "_rejection",
+        "_trailer_size",
         "_transport",
         "_url",
         "busy",
@@ -83,6 +85,7 @@ class HttpConnection(asyncio.Protocol):
         self._rejection: tuple[int, str, str] | None = None
         self._lingering = False
         self._closing = False
+        self._ended = False
         self.busy = False
         self.paused = False
         self.receiving = False
@@ -101,6 +104,7 @@ class HttpConnection(asyncio.Protocol):
         self._more: list[bytes] | None = None  # of a body that comes in several pieces
         self._body_size = 0
         self._progress = 0
+        self._trailer_size = 0
 
     # -- transport -------------------------------------------------------------------------------------
 
@@ -133,7 +137,9 @@ class HttpConnection(asyncio.Protocol):
             self._idle()
 
     def eof_received(self) -> bool:
-        return False  # the transport closes itself; what is in flight is journaled all the same
+        """The client has said all it had to say. It still gets its answers; a live read ends, as it may be gone."""
+        self._ended = True
+        return self.live is None and (self.busy or bool(self._queue))
 
     def data_received(self, data: bytes) -> None:
         if self._lingering or self._closing:
@@ -166,6 +172,9 @@ class HttpConnection(asyncio.Protocol):
         self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.receiving:
+            self._on_trailer(name, value)
+            return
         name = name.lower()
         headers = self._headers
         if name in headers:
@@ -178,8 +187,17 @@ class HttpConnection(asyncio.Protocol):
             value = headers[name] + b", " + value
         headers[name] = value
 
+    def _on_trailer(self, name: bytes, value: bytes) -> None:
+        """Whoever checks headers in front of us does not see trailers: they are read over, up to a limit."""
+        self._trailer_size += len(name) + len(value)
+        if self._trailer_size > self._listener.settings.head_bytes_max:
+            self._reject_large_head()
+
     def on_headers_complete(self) -> None:
         self.receiving = True
+        if self._rejection is not None:
+            self._reject(*self._rejection)
+            return
         headers = self._headers
         settings = self._listener.settings
         if self._head_size > settings.head_bytes_max and self._count_head() > settings.head_bytes_max:
@@ -232,7 +250,7 @@ class HttpConnection(asyncio.Protocol):
         parser = self._parser
         headers = self._headers
         path, _, query = self._url.partition(b"?")
-        keep_alive = parser.should_keep_alive()
+        keep_alive = parser.should_keep_alive() and not (b"upgrade" in headers and parser.should_upgrade())
         request = Request(
             parser.get_method(),
             path,
@@ -360,10 +378,10 @@ class HttpConnection(asyncio.Protocol):
             self.close()
             return
         self.busy = False
-        if self._queue or self._rejection is not None:
+        if self._queue or self._rejection is not None or self._ended:
             if not self.paused:
                 self._idle()
-        else:
+        elif not self.paused:
             self.deadline = listener.now + listener.settings.idle_timeout_s
 
     def _idle(self) -> None:
@@ -372,6 +390,8 @@ class HttpConnection(asyncio.Protocol):
             self._loop.call_soon(self._next)
         elif self._rejection is not None:
             self._reject(*self._rejection)
+        elif self._ended:
+            self.close()
         else:
             self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
 
@@ -396,6 +416,7 @@ class HttpConnection(asyncio.Protocol):
     def _reject(self, status: int, code: str, message: str) -> None:
         """Refuse what is coming in, after what came before it is answered; the connection ends with it."""
         self._rejection = (status, code, message)
+        self._let_body_go()
         if self.busy or self._queue or self._transport is None or self._lingering:
             return
         lines = _JSON + NO_STORE + b"Connection: close\r\n"
@@ -405,6 +426,11 @@ class HttpConnection(asyncio.Protocol):
         self._listener.count(b"-", status)
         self._transport.write(head(status, self._listener.common_lines, lines, len(body)) + body)
         self._linger()
+
+    def _let_body_go(self) -> None:
+        self._held -= self._body_size
+        self._listener.inflight_bytes -= self._body_size
+        self._body, self._more, self._body_size = b"", None, 0
 
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the answer on its way."""
@@ -417,7 +443,7 @@ class HttpConnection(asyncio.Protocol):
         """The deadline has passed."""
         if self._transport is None:
             return
-        if self.paused or self._lingering:
+        if self.paused or self._lingering or self._closing:
             self._transport.abort()
         elif self._head_size or self.receiving:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
@@ -425,7 +451,9 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
+        """Close when everything is sent; a client that does not take it is dropped."""
         self._closing = True
+        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
         if self._transport is not None:
             self._transport.close()
 

@@ -12,6 +12,7 @@ from ..model.names import key_of_flat_path
 from ..node.node import Node
 from ..protocol.http import headers as h
 from ..protocol.http.requests import Request
+from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection, require_host
 from .ops import METRICS_TYPE, Metrics
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _FLAT = b"/v1/stream/"
+_OPERATOR = frozenset({b"/healthz", b"/readyz/local", b"/metrics"})
 
 
 class HttpListener:
@@ -35,6 +37,7 @@ class HttpListener:
         self.common_lines = b""
         self._guard = Guard(settings)
         self._routes: StreamRoutes | None = None
+        self._bucket_routes: BucketRoutes | None = None
         self._connections: set[HttpConnection] = set()
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -58,6 +61,7 @@ class HttpListener:
         """Recovery is done: open the doors."""
         self.node = node
         self._routes = StreamRoutes(node, self.settings)
+        self._bucket_routes = BucketRoutes(node, self._routes)
 
     async def stop(self) -> None:
         """Answer what is in flight, end live reads, close everything; bounded by `stop_timeout_s`."""
@@ -120,13 +124,14 @@ class HttpListener:
             return
         if request.method == b"OPTIONS":
             self._preflight(conn)
-        elif request.path.startswith(_FLAT):
-            if self._routes is None:
-                conn.respond_problem(503, "starting", "The server recovers its data. Try again.", b"Retry-After: 1\r\n")
-            else:
-                self._routes.serve(conn, request, key_of_flat_path(request.path[len(_FLAT) :]))
-        else:
+        elif request.path in _OPERATOR:
             self._serve_operator(conn, request)
+        elif self._routes is None or self._bucket_routes is None:
+            conn.respond_problem(503, "starting", "The server recovers its data. Try again.", b"Retry-After: 1\r\n")
+        elif request.path.startswith(_FLAT):
+            self._routes.serve(conn, request, key_of_flat_path(request.path[len(_FLAT) :]))
+        else:
+            self._bucket_routes.serve(conn, request)
 
     def _is_welcome(self, conn: HttpConnection, request: Request) -> bool:
         host = require_host(request)
@@ -162,9 +167,7 @@ class HttpListener:
 
     def _serve_operator(self, conn: HttpConnection, request: Request) -> None:
         text = b"Content-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
-        if request.path not in (b"/healthz", b"/readyz/local", b"/metrics"):
-            conn.respond_problem(404, "unknown_route", "Nothing is here. Streams live under /v1/stream/{path}.")
-        elif request.method not in (b"GET", b"HEAD"):
+        if request.method not in (b"GET", b"HEAD"):
             conn.respond_problem(405, "method_not_allowed", "Use GET.", b"Allow: GET, HEAD\r\n")
         elif request.path == b"/healthz":
             conn.respond(200, text, [b"ok\n"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..model.errors import MillstreamError, NotFound
 from ..model.media import is_json, is_text
 from ..node import Cut, Stream
-from ..protocol.http.cursors import next_cursor
+from ..protocol.http.cursors import interval, next_cursor
 from ..protocol.http.requests import ReadQuery
 from ..protocol.http.responses import NO_STORE, SANDBOX, read_lines
 from ..protocol.http.sse import HEARTBEAT, control_event, data_event, whole_characters
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .stream_routes import StreamRoutes
 
 _EVENT_BYTES_MAX = 256 << 10
+_CR = 0x0D
 
 
 class LongPoll:
@@ -85,7 +86,7 @@ def send_nothing_new(routes: StreamRoutes, conn: HttpConnection, stream: Stream,
 class SentEvent(NamedTuple):
     """An event as it went to one follower: the next thousand at the same place get the same bytes."""
 
-    key: tuple[int, int, int, bool, int | None] | None  # stream, start, tail, closed, cursor
+    key: tuple[int, int, int, bool, int] | None  # stream, start, tail, closed, cursor
     end: int
     data: bytes
     chunk: bytes
@@ -97,7 +98,7 @@ NO_EVENT = SentEvent(None, 0, b"", b"")
 class EventFeed:
     """One SSE response: an offset that moves along the stream."""
 
-    __slots__ = ("_conn", "_cursor", "_done", "_fetch", "_offset", "_routes", "_stream", "_timers", "queued")
+    __slots__ = ("_conn", "_done", "_fetch", "_least_cursor", "_offset", "_routes", "_stream", "_timers", "queued")
 
     def __init__(
         self, routes: StreamRoutes, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery
@@ -107,7 +108,7 @@ class EventFeed:
         self._conn = conn
         self._stream = stream
         self._offset = start
-        self._cursor = query.cursor
+        self._least_cursor = next_cursor(routes.node.clock.now_ms(), query.cursor)
         self._done = False
         self._fetch: asyncio.Task[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -139,7 +140,7 @@ class EventFeed:
             if stream.deleted:
                 self.end()
             elif self._offset < stream.tail:
-                key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor)
+                key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor())
                 if key == self._routes.last_event.key:
                     self._send_event(self._routes.last_event)
                     continue
@@ -171,7 +172,7 @@ class EventFeed:
         cut = _whole_text(stream, cut)
         json, text = is_json(stream.content_type), is_text(stream.content_type)
         data = data_event(cut.pieces, json=json, text=text) + self._control(cut.end)
-        key = (stream.number, cut.start, stream.tail, stream.closed, self._cursor)
+        key = (stream.number, cut.start, stream.tail, stream.closed, self._cursor())
         self._routes.last_event = event = SentEvent(key, cut.end, data, _chunk(data))
         self._send_event(event)
 
@@ -185,8 +186,11 @@ class EventFeed:
     def _control(self, end: int) -> bytes:
         stream = self._stream
         at_tail = end == stream.tail
-        cursor = next_cursor(self._routes.node.clock.now_ms(), self._cursor)
-        return control_event(end, cursor, up_to_date=at_tail, closed=at_tail and stream.closed)
+        return control_event(end, self._cursor(), up_to_date=at_tail, closed=at_tail and stream.closed)
+
+    def _cursor(self) -> int:
+        """Of the interval we are in, but never less than what this client was given."""
+        return max(self._least_cursor, interval(self._routes.node.clock.now_ms()))
 
     def _send(self, event: bytes) -> None:
         self._conn.send(_chunk(event) if self._conn.is_chunked() else event)
@@ -228,6 +232,8 @@ def _whole_text(stream: Stream, cut: Cut) -> Cut:
         return cut
     last = cut.pieces[-1]
     whole = whole_characters(last)
+    if whole > 1 and last[whole - 1] == _CR:
+        whole -= 1  # its LF may be the next byte, and CR LF is one line end
     if whole == len(last) or (whole == 0 and len(cut.pieces) == 1):
         return cut
     return Cut(cut.start, cut.end - len(last) + whole, [*cut.pieces[:-1], bytes(last[:whole])])

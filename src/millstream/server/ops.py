@@ -10,6 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from .. import __version__
+
 if TYPE_CHECKING:
     from .http_listener import HttpListener
 
@@ -35,6 +37,9 @@ class Metrics:
         for (method, status), count in list(listener.answered.items()):
             requests.add_metric([method.decode("latin-1"), str(status)], count)
         yield requests
+        info = GaugeMetricFamily("millstream_info", "Which server this is.", labels=["version", "node_id"])
+        info.add_metric([__version__, listener.settings.node_id], 1)
+        yield info
         yield GaugeMetricFamily("millstream_http_connections", "Open connections.", listener.connection_count)
         yield GaugeMetricFamily("millstream_http_inflight_bytes", "Request bodies in memory.", listener.inflight_bytes)
         node = listener.node

@@ -60,14 +60,15 @@ class StreamRoutes:
         self.last_event = NO_EVENT
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def serve(self, conn: HttpConnection, request: Request, key: str) -> None:
+    def serve(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool = False) -> None:
+        """`needs_bucket`: the surface on which a missing bucket is not made on the way."""
         method = request.method
         if method == b"POST":
             self._append(conn, request, key)
         elif method == b"GET":
             self._read(conn, request, key)
         elif method == b"PUT":
-            self._create(conn, request, key)
+            self._create(conn, request, key, needs_bucket)
         elif method == b"HEAD":
             self._head(conn, request, key)
         elif method == b"DELETE":
@@ -99,11 +100,11 @@ class StreamRoutes:
             return
         conn.respond(write_status(answer), write_lines(answer, self.node.stream_id(answer.number)))
 
-    def _create(self, conn: HttpConnection, request: Request, key: str) -> None:
-        if len(request.body) > self.settings.part_bytes:
-            self._in_background(conn, self._create_large(conn, request, key))
+    def _create(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool) -> None:
+        if len(request.body) > self._part_bytes:
+            self._in_background(conn, self._create_large(conn, request, key, needs_bucket))
             return
-        self.node.submit(create_command(request, key), lambda answer: self._created(conn, answer))
+        self.node.submit(create_command(request, key, needs_bucket), lambda answer: self._created(conn, answer))
 
     def _created(self, conn: HttpConnection, answer: Answer) -> None:
         request = conn.request
@@ -132,8 +133,8 @@ class StreamRoutes:
         answer = await self._submit_large(command)
         self._written(conn, answer)
 
-    async def _create_large(self, conn: HttpConnection, request: Request, key: str) -> None:
-        command = await asyncio.to_thread(create_command, request, key)
+    async def _create_large(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool) -> None:
+        command = await asyncio.to_thread(create_command, request, key, needs_bucket)
         answer = await self._submit_large(command)
         self._created(conn, answer)
 
@@ -198,7 +199,7 @@ class StreamRoutes:
         start = self.node.resolve(stream, offset)
         self.node.renew(stream)
         if query.live == "sse":
-            EventFeed(self, conn, stream, start, query).start()
+            self._start_feed(conn, stream, start, query)
         elif query.live == "long-poll" and start == stream.tail:
             if stream.closed:
                 send_nothing_new(self, conn, stream, query)
@@ -206,6 +207,19 @@ class StreamRoutes:
                 LongPoll(self, conn, stream, start, query)
         else:
             self.send_range(conn, stream, start, query)
+
+    def _start_feed(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
+        """Start an SSE response. Whether a JSON stream can be read from here must be known before its head is out."""
+        feed = EventFeed(self, conn, stream, start, query)
+        is_boundary = start in (stream.tail, stream.earliest) or not is_json(stream.content_type)
+        if is_boundary or self.node.reader.read_now(stream, start, 1) is not None:
+            feed.start()
+        else:
+            self._in_background(conn, self._start_cold(feed, stream, start))
+
+    async def _start_cold(self, feed: EventFeed, stream: Stream, start: int) -> None:
+        await self.node.reader.read(stream, start, 1)
+        feed.start()
 
     def _check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
@@ -241,10 +255,11 @@ class StreamRoutes:
         lines, etag = read_lines(stream, stream_id, cut.start, cut.end)
         if query.live is not None and not (stream.closed and cut.end == stream.tail):
             lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
-        if query.offset == NOW and query.live is None:
+        if query.offset == NOW:
             conn.respond(200, lines + NO_STORE + content_lines(stream.content_type), self._body(stream, cut))
             return
-        lines += cache_lines(None if stream.lease is None else self.node.seconds_left(stream))
+        seconds_left = None if stream.lease is None else self.node.seconds_left(stream)
+        lines += cache_lines(seconds_left, self.node.is_private(stream.key))
         if h.IF_NONE_MATCH in request.headers:
             wanted = request.headers[h.IF_NONE_MATCH].decode("latin-1")
             if is_among(wanted, etag):
@@ -254,7 +269,6 @@ class StreamRoutes:
         lines += content_lines(stream.content_type)
         if h.ACCEPT_ENCODING in request.headers:
             encoding = _wanted_encoding(request.headers[h.ACCEPT_ENCODING])
-            lines += b"Vary: Accept-Encoding\r\n"
             if encoding is not None and cut.end - cut.start >= _COMPRESS_MIN:
                 self._in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
                 return

@@ -64,7 +64,15 @@ def examine(data_dir: Path) -> Report:
 def cut(data_dir: Path) -> Report:
     """Make a damaged journal usable again: what lies behind the damage goes to `removed/`, nothing is deleted."""
     place = DataDir(data_dir)
-    files = Files()
+    if not place.stamp.exists():
+        return examine(data_dir)
+    try:
+        return _cut(place, Files())
+    except MillstreamError as error:
+        return _report([Finding("error", error.message, "Nothing was cut. Restore the directory from a backup.")])
+
+
+def _cut(place: DataDir, files: Files) -> Report:
     lock = lock_directory(place)
     try:
         scan = scan_journal(place.journal, files)
@@ -171,28 +179,40 @@ def _examine_segments(place: DataDir) -> list[Finding]:
 
 
 def _save_and_truncate(place: DataDir, files: Files, scan: JournalScan, damage: Damage) -> int:
-    """Move everything from the damage on out of the journal; how many bytes that were."""
-    removed = place.root / REMOVED
-    files.make_directory(removed)
-    later = [file for file in scan.files if file.path.name > damage.path.name]
+    """Take everything from the damage on out of the journal; how many bytes that were.
+
+    All of it is saved, and the copies are durable, before the first byte goes.
+    """
+    removed = _make_removed(place, files)
+    doomed = [(damage.path, damage.at), *((file.path, 0) for file in scan.files if file.path.name > damage.path.name)]
     saved = 0
-    for path, start in [(damage.path, damage.at), *((file.path, 0) for file in later)]:
-        fd = files.open_write(path)
-        data = files.pread(fd, files.size(fd) - start, start)
-        copy = files.create(removed / f"{path.name}-from-{start}-{secrets.token_hex(4)}")
+    for path, at in doomed:
+        fd = files.open_read(path)
+        data = files.pread(fd, files.size(fd) - at, at)
+        files.close(fd)
+        copy = files.create(removed / f"{path.name}-from-{at}-{secrets.token_hex(4)}")
         files.pwrite(copy, data, 0)
         files.sync(copy)
         files.close(copy)
         saved += len(data)
-        if start:
-            files.truncate(fd, start)
-            files.sync(fd)
-        files.close(fd)
     files.sync_directory(removed)
-    for file in later:
-        files.unlink(file.path)
+    for path, at in reversed(doomed):
+        if at:
+            fd = files.open_write(path)
+            files.truncate(fd, at)
+            files.sync(fd)
+            files.close(fd)
+        else:
+            files.unlink(path)
     files.sync_directory(place.journal)
     return saved
+
+
+def _make_removed(place: DataDir, files: Files) -> Path:
+    removed = place.root / REMOVED
+    files.make_directory(removed)
+    files.sync_directory(place.root)
+    return removed
 
 
 def _continue_after_catalog(place: DataDir, files: Files, scan: JournalScan) -> None:
@@ -203,9 +223,12 @@ def _continue_after_catalog(place: DataDir, files: Files, scan: JournalScan) -> 
         if scan.last_sequence >= applied:
             return
         header: FileHeader = scan.files[0].header
-        for file in scan.files:
-            if file.path.exists():
-                os.replace(file.path, place.root / REMOVED / f"{file.path.name}-{secrets.token_hex(4)}")
+        left = [file.path for file in scan.files if file.path.exists()]
+        for path in left:
+            files.link(path, place.root / REMOVED / f"{path.name}-{secrets.token_hex(4)}")
+        files.sync_directory(place.root / REMOVED)
+        for path in left:
+            files.unlink(path)
         fd, _ = start_file(place.journal, files, header._replace(first_sequence=applied + 1), 0)
         files.close(fd)
         with catalog.transaction():

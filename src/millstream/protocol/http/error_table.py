@@ -19,7 +19,10 @@ STATUS: dict[type[e.MillstreamError], int] = {
     e.TooMany: 429,
     e.Unavailable: 503,
     e.OutcomeUnknown: 503,
+    e.StorageError: 503,
     e.CorruptData: 503,
+    e.UnknownFormat: 503,
+    e.DirectoryInUse: 503,
 }
 
 REASONS: dict[int, bytes] = {

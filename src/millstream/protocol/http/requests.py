@@ -76,7 +76,7 @@ def append_command(request: Request, key: str) -> Append:
     )
 
 
-def create_command(request: Request, key: str) -> Create:
+def create_command(request: Request, key: str, needs_bucket: bool = False) -> Create:
     headers = request.headers
     content_type = _content_type(headers)
     body = EMPTY_BODY
@@ -93,6 +93,7 @@ def create_command(request: Request, key: str) -> Create:
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
         headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        needs_bucket,
     )
 
 
@@ -101,16 +102,23 @@ def delete_command(key: str) -> Delete:
 
 
 def read_query(request: Request) -> ReadQuery:
-    return _parse_query(request.query) if request.query else _FROM_THE_BEGINNING
+    query = request.query
+    if not query:
+        return _FROM_THE_BEGINNING
+    return _known_query(query) if len(query) <= 256 else _parse_query(query)
 
 
 _FROM_THE_BEGINNING = ReadQuery()
 
 
 @lru_cache(maxsize=4096)
-def _parse_query(query: bytes) -> ReadQuery:
+def _known_query(query: bytes) -> ReadQuery:
     """Readers ask the same again and again: the same beginning, the same tail."""
-    values = _parameters(query)
+    return _parse_query(query)
+
+
+def _parse_query(query: bytes) -> ReadQuery:
+    values = parameters(query)
     live = values.get("live")
     if live is not None and live not in LIVE_MODES:
         raise BadRequest(f"live must be one of {', '.join(LIVE_MODES)}.", code="bad_live")
@@ -128,7 +136,7 @@ def _parse_query(query: bytes) -> ReadQuery:
     )
 
 
-def _parameters(query: bytes) -> dict[str, str]:
+def parameters(query: bytes) -> dict[str, str]:
     """Known parameters once each; the protocol asks servers to ignore unknown ones."""
     values: dict[str, str] = {}
     for part in query.split(b"&"):
@@ -140,7 +148,9 @@ def _parameters(query: bytes) -> dict[str, str]:
     return values
 
 
-_SINGLE_PARAMETERS = frozenset({"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id"})
+_SINGLE_PARAMETERS = frozenset(
+    {"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id", "prefix", "after", "limit"}
+)
 
 
 def _unquoted(raw: bytes) -> str:
@@ -154,7 +164,7 @@ def _unquoted(raw: bytes) -> str:
 
 def _cursor(text: str | None) -> int | None:
     """A cursor that is not one of ours is harmless: it only tells a cache's requests apart."""
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 16:
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 24:
         return None
     return int(text)
 
@@ -170,7 +180,11 @@ def _bounded(values: dict[str, str], name: str, least: int) -> int | None:
 
 def _content_type(headers: dict[bytes, bytes]) -> str | None:
     value = headers.get(h.CONTENT_TYPE)
-    return None if not value else value.decode("latin-1")
+    if not value:
+        return None
+    if len(value) > _TOKEN_BYTES_MAX:
+        raise BadRequest(f"Content-Type must have at most {_TOKEN_BYTES_MAX} bytes.", code="bad_header")
+    return value.decode("latin-1")
 
 
 def _append_body(body: bytes, content_type: str | None, closes: bool) -> Body:

@@ -19,7 +19,8 @@ _ATTACHMENT = b"Content-Disposition: attachment\r\n"
 _ACTIVE = ("html", "xml", "svg", "javascript", "ecmascript", "pdf", "xsl")
 _CATCH_UP_S = 60
 _REVALIDATE_S = 300
-_CACHE_LINES = b"Cache-Control: public, max-age=%d, stale-while-revalidate=%d\r\n" % (_CATCH_UP_S, _REVALIDATE_S)
+_CACHE_FORMAT = b"Cache-Control: public, max-age=%d, stale-while-revalidate=%d\r\nVary: Origin, Accept-Encoding\r\n"
+_CACHE_LINES = _CACHE_FORMAT % (_CATCH_UP_S, _REVALIDATE_S)
 
 _STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in REASONS.items()}
 _WRITE_STATUS = {
@@ -117,13 +118,15 @@ def read_lines(stream: StreamRecord, stream_id: str, start: int, end: int) -> tu
     return lines, range_etag(stream_id, start, end, closed)
 
 
-def cache_lines(seconds_left: int | None) -> bytes:
-    """How long a range may be kept: never past the stream's own end."""
+def cache_lines(seconds_left: int | None, private: bool = False) -> bytes:
+    """For whom and how long a range may be kept: never past the stream's own end."""
+    if private:
+        return cache_lines(seconds_left).replace(b"public", b"private")
     if seconds_left is None:
         return _CACHE_LINES
     age = min(_CATCH_UP_S, seconds_left)
     revalidate = min(_REVALIDATE_S, max(0, seconds_left - age))
-    return b"Cache-Control: public, max-age=%d, stale-while-revalidate=%d\r\n" % (age, revalidate)
+    return _CACHE_FORMAT % (age, revalidate)
 
 
 def format_time(at_ms: int) -> str:

@@ -29,6 +29,13 @@ class CatalogReader:
         row = self._execute("SELECT record FROM streams WHERE number = ?", (number,)).fetchone()
         return None if row is None else _streams.decode(row[0])
 
+    def streams_between(self, first: str, before: str, limit: int) -> list[StreamRecord]:
+        """Streams by key, from `first` on and before `before`."""
+        rows = self._execute(
+            "SELECT record FROM streams WHERE key >= ? AND key < ? ORDER BY key LIMIT ?", (first, before, limit)
+        )
+        return [_streams.decode(record) for (record,) in rows]
+
     def producer(self, number: int, producer_id: str) -> tuple[int, int] | None:
         row: tuple[int, int] | None = self._execute(
             "SELECT epoch, seq FROM producers WHERE stream = ? AND id = ?", (number, producer_id)
@@ -59,6 +66,9 @@ class CatalogReader:
             (before_ms, *after, limit),
         )
         return rows.fetchall()
+
+    def has_tables(self) -> bool:
+        return bool(self._execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone())
 
     def state(self, name: str) -> int | None:
         row = self._execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()

@@ -21,6 +21,7 @@ _VARIABLES_MAX = 500
 class SegmentUse(msgspec.Struct, frozen=True):
     segment: int
     bytes: int
+    block_bytes: int
     live_bytes: int
 
 
@@ -112,7 +113,7 @@ class CatalogWriter:
             (msgspec.structs.astuple(extent) for extent in extents),
         )
         self._connection.execute(
-            "INSERT INTO segments (segment, bytes, live_bytes) VALUES (?, ?, ?)",
+            "INSERT INTO segments (segment, bytes, block_bytes, live_bytes) VALUES (?1, ?2, ?3, ?3)",
             (segment, size, sum(extent.size for extent in extents)),
         )
 
@@ -139,7 +140,7 @@ class CatalogWriter:
         )
 
     def segments(self) -> list[SegmentUse]:
-        rows = self._connection.execute("SELECT segment, bytes, live_bytes FROM segments ORDER BY segment")
+        rows = self._connection.execute("SELECT segment, bytes, block_bytes, live_bytes FROM segments ORDER BY segment")
         return [SegmentUse(*row) for row in rows]
 
     def unreachable_segments(self) -> list[int]:

@@ -13,7 +13,7 @@ VERSION = 1
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS state (
-    name TEXT PRIMARY KEY,       -- incarnation, applied, replay_from, next_segment
+    name TEXT PRIMARY KEY,       -- incarnation, applied, at_ms, replay_from, next_segment
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
@@ -54,9 +54,9 @@ CREATE INDEX IF NOT EXISTS extents_by_segment ON extents (segment);
 
 CREATE TABLE IF NOT EXISTS segments (
     segment INTEGER PRIMARY KEY,
-    bytes INTEGER NOT NULL,
-    live_bytes INTEGER NOT NULL, -- of blocks that some extent reaches
-    dead_since INTEGER           -- the sequence at which the last extent went
+    bytes INTEGER NOT NULL,      -- of the whole object
+    block_bytes INTEGER NOT NULL,
+    live_bytes INTEGER NOT NULL  -- of blocks that some extent reaches
 );
 """
 

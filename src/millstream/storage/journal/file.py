@@ -14,6 +14,8 @@ from ..ports import Batch
 from .record import FRAME_BYTES, HEADER_BYTES, FileHeader, frame_header
 from .recovery import SUFFIX, JournalScan, list_files, read_batches, scan_journal
 
+_TEMPORARY = ".tmp-"
+
 
 class LocalJournal:
     """One shard's log in a directory. See `ports.Journal`."""
@@ -40,6 +42,7 @@ class LocalJournal:
                 f"The journal is damaged: {scan.damage.path.name} at byte {scan.damage.at}: {scan.damage.reason}. "
                 "Nothing was changed. Run 'millstream doctor' for what can be done."
             )
+        self._clear_temporary()
         self.last_sequence = scan.last_sequence
         self.torn_bytes = scan.torn_bytes
         if scan.files:
@@ -86,11 +89,21 @@ class LocalJournal:
             self._files.close(self._fd)
             self._fd = -1
 
+    def _clear_temporary(self) -> None:
+        """What a crash inside `start_file` left."""
+        for name in self._files.list_directory(self._directory):
+            if name.startswith(_TEMPORARY):
+                self._files.unlink(self._directory / name)
+
     def _continue(self, scan: JournalScan) -> None:
         path, header = scan.files[-1]
         self.incarnation, self._salt = header.incarnation, header.salt
         self._fd = self._files.open_write(path)
         self._at, self._allocated = scan.end, max(self._files.size(self._fd), HEADER_BYTES)
+        # A killed process may have left a batch in the page cache that no sync has seen. Whoever reads it here shows it
+        # to others, so it must be durable first.
+        self._files.sync(self._fd)
+        self._files.sync_directory(self._directory)
         if scan.torn_bytes:
             # Cut and allocate anew, so that nothing of the torn batch can ever be read again.
             self._files.truncate(self._fd, scan.end)
@@ -120,9 +133,7 @@ def start_file(directory: Path, files: Files, header: FileHeader, size: int) -> 
     crash could lose what was acknowledged after the roll.
     """
     path = directory / f"{header.first_sequence:020d}{SUFFIX}"
-    temporary = directory / f".tmp-{header.first_sequence:020d}"
-    if temporary.name in files.list_directory(directory):
-        files.unlink(temporary)  # left by a crash inside this very function
+    temporary = directory / f"{_TEMPORARY}{header.first_sequence:020d}"
     allocated = max(size, HEADER_BYTES)
     fd = files.create(temporary)
     files.allocate(fd, allocated)

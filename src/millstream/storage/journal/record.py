@@ -3,10 +3,12 @@
     file    header (64) | frame | frame | ... | zeros up to the allocated size
     header  "MILLJRNL" | version u16 | shard u16 | crc32 u32 | incarnation u64 | salt u64 | first_sequence u64
             | created_ms u64 | zeros                                                     (all little-endian)
-    frame   "MSB1" | body length u32 | crc32 u32 | first_sequence u64 | at_ms u64 | body (`model.codec`)
+    frame   "MSB1" | body length u32 | crc32 of the head u32 | crc32 of the body u32 | first_sequence u64 | at_ms u64
+            | body (`model.codec`)
 
-The crc covers what follows it and starts from the file's salt, which nobody outside knows: bytes that a client
-sent can never pass for a frame, wherever a torn write leaves them.
+The crc of the head covers the length and what follows it up to the body. Both start from the file's salt, which
+nobody outside knows: bytes that a client sent can never pass for a frame, wherever a torn write leaves them, and
+looking for frames among them takes one small check each.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ HEADER_BYTES = 64
 FRAME_MAGIC = b"MSB1"
 _FILE_MAGIC = b"MILLJRNL"
 _HEADER = struct.Struct("<8sHHIQQQQ")
-_FRAME = struct.Struct("<4sIIQQ")
-_CHECKED = struct.Struct("<QQ")
+_FRAME = struct.Struct("<4sIIIQQ")
+_CHECKED = struct.Struct("<IIQQ")  # of the head: length, crc32 of the body, first_sequence, at_ms
 FRAME_BYTES = _FRAME.size
 
 
@@ -60,20 +62,22 @@ class Frame(NamedTuple):
 
 
 def frame_header(salt: int, first_sequence: int, at_ms: int, body: bytes | bytearray) -> bytes:
-    checked = _CHECKED.pack(first_sequence, at_ms)
-    crc = crc32(body, crc32(checked, salt & 0xFFFFFFFF))
-    return _FRAME.pack(FRAME_MAGIC, len(body), crc, first_sequence, at_ms)
+    seed = salt & 0xFFFFFFFF
+    checked = (len(body), crc32(body, seed), first_sequence, at_ms)
+    head_crc = crc32(_CHECKED.pack(*checked), seed)
+    return _FRAME.pack(FRAME_MAGIC, len(body), head_crc, *checked[1:])
 
 
 def read_frame(data: memoryview, at: int, salt: int) -> Frame | None:
     """The frame at this place, or None where there is no valid one."""
     if at + FRAME_BYTES > len(data):
         return None
-    magic, length, crc, first_sequence, at_ms = _FRAME.unpack_from(data, at)
+    magic, length, head_crc, body_crc, first_sequence, at_ms = _FRAME.unpack_from(data, at)
+    seed = salt & 0xFFFFFFFF
+    if magic != FRAME_MAGIC or head_crc != crc32(_CHECKED.pack(length, body_crc, first_sequence, at_ms), seed):
+        return None
     end = at + FRAME_BYTES + length
-    if magic != FRAME_MAGIC or end > len(data):
+    if end > len(data):
         return None
     body = data[at + FRAME_BYTES : end]
-    if crc != crc32(body, crc32(_CHECKED.pack(first_sequence, at_ms), salt & 0xFFFFFFFF)):
-        return None
-    return Frame(first_sequence, at_ms, body, end)
+    return None if body_crc != crc32(body, seed) else Frame(first_sequence, at_ms, body, end)

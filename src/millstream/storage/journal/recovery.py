@@ -26,7 +26,7 @@ class JournalFile(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A journal file whose frames stop at `at` although more must have followed."""
+    """A journal file whose frames stop at `at` although more must have followed; at 0 if it does not follow at all."""
 
     path: Path
     at: int
@@ -61,7 +61,7 @@ def scan_journal(directory: Path, files: Files) -> JournalScan:
         is_last = index == len(found) - 1
         if file.header.first_sequence != last + 1:
             reason = f"sequence {last + 1} is missing: the file starts with {file.header.first_sequence}"
-            return JournalScan(found, last, end, 0, Damage(file.path, HEADER_BYTES, reason))
+            return JournalScan(found, last, end, 0, Damage(file.path, 0, reason))
         data = memoryview(_read_whole(file.path, files))
         end = HEADER_BYTES
         for frame in _frames(data, file.header, last + 1):

@@ -140,6 +140,8 @@ def decode_block(data: bytes | bytearray | memoryview) -> Block:
 def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[int], memoryview]:
     """First offset, lengths and payload: all that a catch-up read needs of a block."""
     view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        raise CorruptData("A segment block is shorter than its header.")
     magic, crc, _, widths, _, _, first_offset, count, columns_bytes, payload_bytes, *_ = _HEADER.unpack_from(view)
     if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")

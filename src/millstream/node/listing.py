@@ -1,0 +1,75 @@
+"""Listing a bucket: what the catalog has, with what it does not have yet or still has.
+
+A page costs the same in a bucket of a million: it reads a range of the catalog's index, and of sorted names in memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from ..engine.machine import Machine
+from ..model.records import StreamRecord
+from ..storage.catalog import CatalogReader
+
+_LAST = "\U0010ffff" * 2  # sorts behind every name
+
+
+class Lister:
+    def __init__(self, machine: Machine, catalog: CatalogReader) -> None:
+        self._machine = machine
+        self._catalog = catalog
+
+    def page(self, bucket: str, prefix: str, after: str, limit: int, now_ms: int) -> tuple[list[StreamRecord], bool]:
+        """Up to `limit` streams whose names start with `prefix`, behind `after`; and whether there are more."""
+        base = f"{bucket}/{prefix}"
+        first = max(base, _behind(f"{bucket}/{after}")) if after else base
+        found: list[StreamRecord] = []
+        for key, record in self._candidates(bucket, first, base, limit + 1):
+            stream = self._machine.streams.get(key)
+            if stream is not None:
+                if not stream.deleted and self._machine.is_visible(stream, now_ms):
+                    found.append(stream)
+            elif record is not None and (record.lease is None or now_ms < _latest_deadline(record)):
+                found.append(record)
+            if len(found) > limit:
+                return found[:limit], True
+        return found, False
+
+    def _candidates(self, bucket: str, first: str, base: str, page: int) -> Iterator[tuple[str, StreamRecord | None]]:
+        """Keys in order, each once, with the catalog's record where it has one."""
+        before = base + _LAST
+        fresh = self._fresh_keys(bucket, first, before)
+        while True:
+            records = self._catalog.streams_between(first, before, page)
+            for record in records:
+                while fresh and fresh[-1] < record.key:
+                    yield fresh.pop(), None
+                if fresh and fresh[-1] == record.key:
+                    fresh.pop()
+                yield record.key, record
+            if len(records) < page:
+                break
+            first = _behind(records[-1].key)
+        while fresh:
+            yield fresh.pop(), None
+
+    def _fresh_keys(self, bucket: str, first: str, before: str) -> list[str]:
+        """Keys that the catalog may lack, the first one last."""
+        fresh: set[str] = set()
+        for keys in (self._machine.new_keys.get(bucket), self._machine.saving_keys.get(bucket)):
+            if keys:
+                keys.sort()  # almost sorted since the last listing: Timsort makes that a walk
+                fresh.update(keys[bisect_left(keys, first) : bisect_left(keys, before)])
+        return sorted(fresh, reverse=True)
+
+
+def _behind(key: str) -> str:
+    """The smallest string that sorts after a key; no key holds a NUL."""
+    return key + "\0"
+
+
+def _latest_deadline(record: StreamRecord) -> int:
+    """A record in the catalog may lag behind renewals that were not journaled yet."""
+    assert record.lease is not None
+    return record.lease.deadline_ms() + (record.lease.thinning_ms() if record.lease.expires_at_ms is None else 0)

@@ -1,0 +1,1 @@
+"""The extension over HTTP: buckets, listings, snapshots, bootstrap (`stream-extensions.txt`)."""

@@ -1,0 +1,110 @@
+"""The bucketed surface: buckets and listings; a stream's URL goes on to `stream_routes`."""
+
+from __future__ import annotations
+
+from ..model.commands import ChangeBucket, CreateBucket, DeleteBucket
+from ..model.errors import MillstreamError, NotFound
+from ..model.facts import BucketSettings
+from ..node.node import Node
+from ..node.writer import Answer
+from ..protocol.http import headers as h
+from ..protocol.http.extension.buckets import bucket_body, listing_body, parse_listing, parse_settings
+from ..protocol.http.extension.paths import (
+    LISTING,
+    BucketedPath,
+    check_bucket,
+    check_new_bucket,
+    check_new_stream,
+    check_stream,
+    parse_bucketed,
+)
+from ..protocol.http.requests import Request
+from ..protocol.http.responses import NO_STORE
+from .http_connection import HttpConnection
+from .stream_routes import StreamRoutes
+
+_JSON = b"Content-Type: application/json\r\n"
+
+
+class BucketRoutes:
+    def __init__(self, node: Node, streams: StreamRoutes) -> None:
+        self._node = node
+        self._streams = streams
+
+    def serve(self, conn: HttpConnection, request: Request) -> None:
+        path = parse_bucketed(request.path)
+        if path.stream is None:
+            self._serve_bucket(conn, request, path.bucket)
+        elif path.stream == LISTING:
+            self._serve_listing(conn, request, path)
+        elif path.rest:
+            raise NotFound("Nothing is here. A stream is /{bucket}/{stream}.", code="unknown_route")
+        else:
+            check_new_stream(path) if request.method == b"PUT" else check_stream(path)
+            self._streams.serve(conn, request, path.key, needs_bucket=True)
+
+    # -- buckets -----------------------------------------------------------------------------------------
+
+    def _serve_bucket(self, conn: HttpConnection, request: Request, bucket: str) -> None:
+        method = request.method
+        if method == b"PUT":
+            check_new_bucket(bucket)
+            settings = parse_settings(request.body, BucketSettings())
+            self._node.submit(CreateBucket(bucket, settings), lambda answer: self._created(conn, answer))
+        elif method in (b"GET", b"HEAD"):
+            check_bucket(bucket)
+            conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+        elif method == b"PATCH":
+            check_bucket(bucket)
+            settings = parse_settings(request.body, self._node.bucket(bucket).settings)
+            self._node.submit(ChangeBucket(bucket, settings), lambda answer: self._changed(conn, bucket, answer))
+        elif method == b"DELETE":
+            check_bucket(bucket)
+            self._node.submit(DeleteBucket(bucket), lambda answer: self._deleted(conn, answer))
+        else:
+            _not_allowed(conn, b"GET, HEAD, PUT, PATCH, DELETE, OPTIONS")
+
+    def _created(self, conn: HttpConnection, answer: Answer) -> None:
+        request = conn.request
+        if request is None:
+            return
+        if isinstance(answer, MillstreamError):
+            conn.respond_error(answer)
+            return
+        location = b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
+        conn.respond(201, location + NO_STORE)
+
+    def _changed(self, conn: HttpConnection, bucket: str, answer: Answer) -> None:
+        if conn.request is None:
+            return
+        if isinstance(answer, MillstreamError):
+            conn.respond_error(answer)
+            return
+        conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+
+    def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
+        if conn.request is None:
+            return
+        if isinstance(answer, MillstreamError):
+            conn.respond_error(answer)
+            return
+        conn.respond(204, NO_STORE)
+
+    # -- listings ----------------------------------------------------------------------------------------
+
+    def _serve_listing(self, conn: HttpConnection, request: Request, path: BucketedPath) -> None:
+        if path.rest:
+            raise NotFound("Nothing is here. The listing is /{bucket}/streams.", code="unknown_route")
+        if request.method not in (b"GET", b"HEAD"):
+            _not_allowed(conn, b"GET, HEAD, OPTIONS")
+            return
+        check_bucket(path.bucket)
+        query = parse_listing(request.query)
+        self._node.bucket(path.bucket)
+        streams, has_more = self._node.list_streams(path.bucket, query.prefix, query.after, query.limit)
+        conn.respond(200, _JSON + NO_STORE, [listing_body(path.bucket, query, streams, has_more)])
+
+
+def _not_allowed(conn: HttpConnection, methods: bytes) -> None:
+    allow = b"Allow: %b\r\n" % methods
+    conn.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", allow)

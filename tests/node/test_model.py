@@ -1,0 +1,369 @@
+"""A node against a dictionary: whatever is asked, checkpointed, merged, evicted or restarted, they agree."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from millstream.model.commands import Append, Body, Create, Delete
+from millstream.model.errors import BadRequest, Fenced, NotFound, SequenceGap
+from millstream.model.facts import Producer
+from millstream.model.replies import Receipt
+
+from .rig import BYTES, JSON, Rig, body_of
+
+KEYS = ("box/a", "box/b", "other/c")
+keys = st.sampled_from(KEYS)
+kinds = st.sampled_from((BYTES, JSON))
+sizes = st.sampled_from((1, 3, 20, 90, 300))
+bodies = st.lists(sizes, min_size=1, max_size=4)
+names = st.sampled_from(("p", "q"))
+moves = st.sampled_from(("next", "next", "next", "again", "older", "gap", "stale", "new epoch", "new epoch, not at 0"))
+
+
+# -- the dictionary ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Expected:
+    """What one stream is, as plainly as can be said."""
+
+    kind: str
+    messages: list[bytes] = field(default_factory=list)
+    closed: bool = False
+    closed_by: tuple | None = None
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def content(self):
+        return b"".join(self.messages)
+
+    @property
+    def tail(self):
+        return len(self.content)
+
+    def boundaries(self):
+        return [sum(map(len, self.messages[:count])) for count in range(len(self.messages) + 1)]
+
+
+class Model:
+    """The rules of the protocol, one stream at a time. An answer is a word and what comes with it."""
+
+    def __init__(self):
+        self.streams: dict[str, Expected] = {}
+
+    def create(self, key, kind, messages, closed, producer):
+        stream = self.streams.get(key)
+        if stream is not None:
+            if (stream.kind, stream.closed) != (kind, closed):
+                return ("stream_exists",)
+            return ("existed", stream.tail, stream.closed)
+        if producer is not None and producer.seq != 0:
+            return ("producer_sequence_gap", 0, producer.seq)
+        stream = self.streams[key] = Expected(kind)
+        self._write(stream, messages, closed, producer)
+        return ("created", stream.tail, stream.closed)
+
+    def append(self, key, kind, messages, closes, producer):
+        stream = self.streams.get(key)
+        if stream is None:
+            return ("not_found",)
+        if stream.closed:
+            return self._on_closed(stream, messages, producer)
+        if messages and kind != stream.kind:
+            return ("content_type_mismatch",)
+        refusal = self._producer_says(stream, producer)
+        if refusal is not None:
+            return refusal
+        self._write(stream, messages, closes, producer)
+        return ("appended" if messages else "closed", stream.tail, stream.closed)
+
+    def delete(self, key):
+        stream = self.streams.pop(key, None)
+        return ("not_found",) if stream is None else ("deleted", stream.tail, stream.closed)
+
+    def _on_closed(self, stream, messages, producer):
+        if producer is not None and stream.closed_by == (producer.id, producer.epoch, producer.seq):
+            return ("duplicate", stream.tail, True)
+        return ("stream_closed", stream.tail) if messages else ("closed", stream.tail, True)
+
+    def _producer_says(self, stream, producer):
+        if producer is None:
+            return None
+        if producer.id not in stream.producers:
+            return None if producer.seq == 0 else ("producer_sequence_gap", 0, producer.seq)
+        epoch, last = stream.producers[producer.id]
+        if producer.epoch < epoch:
+            return ("producer_fenced", epoch)
+        if producer.epoch > epoch:
+            return None if producer.seq == 0 else ("bad_producer",)
+        if producer.seq <= last:
+            return ("duplicate", stream.tail, False)
+        return None if producer.seq == last + 1 else ("producer_sequence_gap", last + 1, producer.seq)
+
+    def _write(self, stream, messages, closes, producer):
+        stream.messages += messages
+        if producer is not None:
+            stream.producers[producer.id] = (producer.epoch, producer.seq)
+        if closes:
+            stream.closed = True
+            if producer is not None:
+                stream.closed_by = (producer.id, producer.epoch, producer.seq)
+
+
+def said(answer):
+    """An answer of the node in the model's words."""
+    if isinstance(answer, Receipt):
+        return (answer.outcome.value, answer.tail, answer.closed)
+    details = {SequenceGap: ("expected", "received"), Fenced: ("epoch",)}.get(type(answer), ())
+    if answer.code == "stream_closed":
+        details = ("tail",)
+    return (answer.code, *(getattr(answer, name) for name in details))
+
+
+# -- the node beside it --------------------------------------------------------------------------------------
+
+
+class NodeAndDictionary(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.loop = asyncio.Runner()
+        self.rig = Rig(Path(self.folder.name))
+        self.run(self._opened())
+        self.model = Model()
+        self.staged: list[tuple[int, str, list[bytes]]] = []
+        self.written = 0
+
+    def run(self, coroutine):
+        return self.loop.run(coroutine)
+
+    async def _opened(self):
+        self.rig.open()
+
+    def teardown(self):
+        try:
+            self.everything_is_as_expected()
+            self.run(self.rig.crash())
+            self.everything_is_as_expected()
+        finally:
+            self.run(self.rig.node.close())
+            self.loop.close()
+            self.folder.cleanup()
+
+    # -- asking
+
+    def messages(self, kind, sizes):
+        """Messages that no other stream and no other append has."""
+        self.written += 1
+        if kind == JSON:
+            return [b'"%d.%d%b"' % (self.written, number, b"j" * size) for number, size in enumerate(sizes)]
+        return [b"<%d:%b>" % (self.written, b"b" * sum(sizes))]
+
+    def stamp(self, key, name, move):
+        """What a producer says next, as the model knows it."""
+        stream = self.model.streams.get(key)
+        epoch, last = stream.producers.get(name, (0, -1)) if stream is not None else (0, -1)
+        epoch, seq = {
+            "next": (epoch, last + 1),
+            "again": (epoch, max(last, 0)),
+            "older": (epoch, max(last - 1, 0)),
+            "gap": (epoch, last + 2),
+            "stale": (max(epoch - 1, 0), last + 1),
+            "new epoch": (epoch + 1, 0),
+            "new epoch, not at 0": (epoch + 1, 1),
+        }[move]
+        return Producer(name, epoch, seq)
+
+    def create_command(self, key, kind, sizes, closed, producer):
+        messages = self.messages(kind, sizes) if sizes else []
+        expected = self.model.create(key, kind, messages, closed, producer)
+        return Create(key, kind, closed=closed, body=body(kind, messages), producer=producer), expected
+
+    def append_command(self, key, kind, sizes, closes, producer):
+        messages = self.messages(kind, sizes) if sizes else []
+        expected = self.model.append(key, kind, messages, closes, producer)
+        return Append(key, kind, body(kind, messages), closes, producer), expected
+
+    async def _answers(self, commands):
+        """Ask for all of it in one turn of the loop."""
+        futures = [self.rig.submit(command) for command in commands]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    def ask(self, *asked):
+        answers = self.run(self._answers([command for command, _ in asked]))
+        assert [said(answer) for answer in answers] == [expected for _, expected in asked]
+
+    # -- rules: writing
+
+    @rule(
+        key=keys, kind=kinds, sizes=st.lists(sizes, max_size=3), closed=st.booleans(), seq=st.sampled_from((None, 0, 1))
+    )
+    def create(self, key, kind, sizes, closed, seq):
+        producer = None if seq is None else Producer("p", 0, seq)
+        self.ask(self.create_command(key, kind, sizes, closed and not sizes, producer))
+
+    @rule(key=keys, kind=kinds, sizes=bodies)
+    def append(self, key, kind, sizes):
+        self.ask(self.append_command(key, self.kind_of(key, kind), sizes, False, None))
+
+    @rule(key=keys, kind=kinds, sizes=bodies)
+    def append_with_any_content_type(self, key, kind, sizes):
+        self.ask(self.append_command(key, kind, sizes, False, None))
+
+    @rule(key=keys, kind=kinds, sizes=bodies, name=names, move=moves)
+    def append_as_a_producer(self, key, kind, sizes, name, move):
+        self.ask(self.append_command(key, self.kind_of(key, kind), sizes, False, self.stamp(key, name, move)))
+
+    @rule(key=keys, sizes=st.lists(sizes, max_size=2), name=st.none() | names, move=moves)
+    def close(self, key, sizes, name, move):
+        producer = None if name is None else self.stamp(key, name, move)
+        self.ask(self.append_command(key, self.kind_of(key, BYTES), sizes, True, producer))
+
+    @rule(key=keys)
+    def delete(self, key):
+        self.ask((Delete(key), self.model.delete(key)))
+
+    @rule(keys=st.lists(keys, min_size=2, max_size=6), data=st.data())
+    def several_at_once(self, keys, data):
+        """In one batch, or one behind the other: decided on top of what is in flight."""
+        self.ask(*(self._any_command(key, data) for key in keys))
+
+    def _any_command(self, key, data):
+        what = data.draw(st.sampled_from(("append", "append", "produce", "produce", "create", "delete", "close")))
+        kind = self.kind_of(key, BYTES)
+        sizes = data.draw(bodies)
+        if what == "create":
+            return self.create_command(key, data.draw(kinds), sizes, False, None)
+        if what == "delete":
+            return Delete(key), self.model.delete(key)
+        producer = self.stamp(key, data.draw(names), data.draw(moves)) if what == "produce" else None
+        return self.append_command(key, kind, sizes, what == "close", producer)
+
+    def kind_of(self, key, otherwise):
+        stream = self.model.streams.get(key)
+        return otherwise if stream is None else stream.kind
+
+    # -- rules: large bodies
+
+    @rule(kind=kinds, sizes=bodies)
+    def stage(self, kind, sizes):
+        messages = self.messages(kind, sizes)
+        upload = self.run(self._staged(b"".join(messages)))
+        self.staged.append((upload, kind, messages))
+
+    async def _staged(self, payload):
+        return await self.rig.node.writer.stage(payload)
+
+    @precondition(lambda self: self.staged)
+    @rule(key=keys, name=st.none() | names, move=moves)
+    def append_what_was_staged(self, key, name, move):
+        upload, kind, messages = self.staged.pop(0)
+        producer = None if name is None else self.stamp(key, name, move)
+        expected = self.model.append(key, kind, messages, False, producer)
+        body = Body(b"", list(map(len, messages)), None, upload)
+        self.ask((Append(key, kind, body, False, producer), expected))
+        if expected[0] != "appended":
+            self.rig.node.writer.drop_upload(upload)
+
+    # -- rules: reading
+
+    @rule(key=keys, place=st.floats(0, 1), bytes_max=st.sampled_from((1, 7, 50, 333, 100_000)))
+    def read(self, key, place, bytes_max):
+        stream = self.model.streams.get(key)
+        if stream is None:
+            with pytest.raises(NotFound):
+                self.rig.stream(key)
+            return
+        boundaries = stream.boundaries()
+        start = boundaries[int(place * (len(boundaries) - 1))] if stream.kind == JSON else int(place * stream.tail)
+        cut = self.run(self.rig.read(key, start, bytes_max))
+        pieces = list(map(bytes, cut.pieces))
+        assert cut.start == start
+        assert b"".join(pieces) == stream.content[start : cut.end]
+        assert cut.end > start or start == stream.tail
+        if stream.kind == JSON:
+            first = boundaries.index(start)
+            assert pieces == stream.messages[first : first + len(pieces)]
+        assert cut.end - start <= bytes_max or (stream.kind == JSON and len(pieces) == 1)
+
+    @rule(key=keys, beyond=st.integers(1, 1000))
+    def read_beyond_the_tail(self, key, beyond):
+        if key in self.model.streams:
+            with pytest.raises(BadRequest):
+                self.run(self.rig.read(key, self.model.streams[key].tail + beyond))
+
+    @rule()
+    def everything_is_as_expected(self):
+        for key in KEYS:
+            stream = self.model.streams.get(key)
+            if stream is None:
+                with pytest.raises(NotFound):
+                    self.rig.stream(key)
+                continue
+            found = self.rig.stream(key)
+            assert (found.tail, found.closed, found.content_type) == (stream.tail, stream.closed, stream.kind)
+            assert self.run(self.rig.content(key)) == stream.content
+            if stream.kind == JSON:
+                assert self.run(self.rig.messages(key, bytes_max=100)) == stream.messages
+        for bucket in ("box", "other"):
+            count = len([key for key in self.model.streams if key.startswith(bucket)])
+            record = self.rig.node.machine.find_bucket(bucket)
+            assert (0 if record is None else record.streams) == count
+
+    # -- rules: what happens behind the scenes
+
+    @rule()
+    def checkpoint(self):
+        self.rig.checkpoint()
+
+    @rule()
+    def merge(self):
+        self.rig.merge()
+
+    @rule()
+    def checkpoint_and_evict(self):
+        self.rig.checkpoint()
+        self.rig.evict()
+        assert self.rig.node.machine.streams == {}
+        assert self.rig.node.machine.hot_bytes == 0
+
+    @rule()
+    def checkpoint_that_the_server_has_not_heard_of(self):
+        checkpointer = self.rig.checkpointer()
+        checkpointer.advance(self.rig.node.writer.committed_sequence)
+        checkpointer.close()
+
+    @rule()
+    def restart(self):
+        self.run(self.rig.restart())
+        self.staged.clear()
+
+    @rule()
+    def crash(self):
+        self.run(self.rig.crash())
+        self.staged.clear()
+
+
+def body(kind, messages):
+    return body_of(messages if kind == JSON else b"".join(messages))
+
+
+def test_a_node_and_a_dictionary_agree():
+    run_state_machine_as_test(
+        NodeAndDictionary,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

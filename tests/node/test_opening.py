@@ -1,0 +1,135 @@
+"""Opening: a directory whose parts do not agree is refused, with a reason, and left as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from millstream.model.errors import CorruptData, DirectoryInUse, UnknownFormat
+from millstream.storage.data_dir import DataDir, lock_directory
+
+from .rig import BYTES, Rig
+
+
+async def written(root, *, checkpoint=True):
+    """A directory with enough in it that the journal has several files, all but a few facts checkpointed."""
+    async with Rig(root) as rig:
+        await rig.create("box/a")
+        for number in range(30):
+            await rig.append("box/a", b"%04d" % number * 100)
+        if checkpoint:
+            rig.checkpoint()
+        for number in range(30, 60):
+            await rig.append("box/a", b"%04d" % number * 100)
+        return rig.journal_files()
+
+
+def everything(folder):
+    names = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("catalog.db-")]
+    return {path.relative_to(folder): path.read_bytes() for path in names}
+
+
+async def refused(root, error, match):
+    before = everything(root)
+    with pytest.raises(error, match=match):
+        Rig(root).open()
+    assert everything(root) == before, "a refused start changes nothing"
+    os.close(lock_directory(DataDir(root), 0))  # and holds nothing
+
+
+async def test_a_journal_that_begins_after_the_catalog_s_position_is_refused(tmp_path):
+    files = await written(tmp_path)
+    assert len(files) > 2
+    files[0].unlink()
+    await refused(tmp_path, CorruptData, r"begins with sequence \d+, but the catalog needs it from 33 on")
+
+
+async def test_a_journal_that_ends_before_the_catalog_s_position_is_refused(tmp_path):
+    await written(tmp_path)
+    async with Rig(tmp_path) as rig:
+        rig.checkpoint()
+        (last,) = rig.journal_files()
+    first = int(last.stem)
+    last.write_bytes(last.read_bytes()[:64])
+    await refused(tmp_path, CorruptData, rf"stands at sequence 62, but the journal ends with {first - 1}")
+
+
+async def test_a_journal_with_a_gap_is_refused(tmp_path):
+    files = await written(tmp_path, checkpoint=False)
+    files[1].unlink()
+    await refused(tmp_path, CorruptData, "is missing")
+
+
+async def test_a_lost_journal_is_refused_and_none_is_made_in_its_place(tmp_path):
+    """A new one beside the files that the operator then restores would be one too many."""
+    for file in await written(tmp_path):
+        file.unlink()
+    await refused(tmp_path, CorruptData, "journal|different data directories")
+
+
+async def test_a_catalog_of_another_directory_is_refused(tmp_path):
+    for name in ("one", "two"):
+        await written(tmp_path / name)
+    put_catalog(tmp_path / "one", tmp_path / "two")
+    await refused(tmp_path / "two", CorruptData, "belong to different data directories")
+
+
+async def test_a_catalog_of_another_directory_costs_no_segment(tmp_path):
+    """Seen from the wrong catalog every segment is an orphan."""
+    async with Rig(tmp_path / "empty"):
+        pass
+    await written(tmp_path / "full")
+    put_catalog(tmp_path / "empty", tmp_path / "full")
+    await refused(tmp_path / "full", CorruptData, "belong to different data directories")
+
+
+def put_catalog(source, target):
+    for path in target.glob("catalog.db*"):
+        path.unlink()
+    shutil.copy(source / "catalog.db", target / "catalog.db")
+
+
+async def test_a_lost_catalog_costs_no_segment_when_the_journal_was_trimmed(tmp_path):
+    """Seen from a new catalog every segment is an orphan; the operator still has to restore the old one."""
+    await written(tmp_path)
+    segments = everything(tmp_path / "objects")
+    for path in tmp_path.glob("catalog.db*"):
+        path.unlink()
+    with pytest.raises(CorruptData, match="are missing"):
+        Rig(tmp_path).open()
+    assert everything(tmp_path / "objects") == segments
+
+
+async def test_a_lost_catalog_is_made_anew_when_the_journal_has_everything(tmp_path):
+    await written(tmp_path, checkpoint=False)
+    for path in tmp_path.glob("catalog.db*"):
+        path.unlink()
+    async with Rig(tmp_path) as rig:
+        assert await rig.content("box/a") == b"".join(b"%04d" % number * 100 for number in range(60))
+
+
+async def test_another_format_is_refused(tmp_path):
+    await written(tmp_path)
+    (tmp_path / "format.json").write_text('{"format": 2}')
+    await refused(tmp_path, UnknownFormat, "has format 2")
+
+
+async def test_a_directory_in_use_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("millstream.storage.data_dir.lock_directory.__defaults__", (0.0,))
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"mine")
+        with pytest.raises(DirectoryInUse):
+            Rig(tmp_path).open()
+        assert await rig.content("box/a") == b"mine"
+
+
+async def test_segments_that_no_catalog_names_are_removed(tmp_path):
+    await written(tmp_path)
+    segments = tmp_path / "objects" / "segments"
+    (segments / "000000000099").write_bytes(b"a checkpoint was killed before it was committed")
+    (segments / ".tmp-000000000100-1").write_bytes(b"and another while it was written")
+    async with Rig(tmp_path) as rig:
+        assert rig.segments() == ["000000000001"]
+        assert await rig.content("box/a") == b"".join(b"%04d" % number * 100 for number in range(60))

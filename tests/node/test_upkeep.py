@@ -1,0 +1,157 @@
+"""Upkeep with its real helper process: when checkpoints come, and what happens when the helper dies."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+
+import pytest
+from msgspec.structs import replace
+
+from millstream.model.errors import NotFound
+
+from .rig import BYTES, TINY, Rig, until
+
+BUSY = replace(TINY, checkpoint_age_s=0.05)
+
+
+class Running(Rig):
+    """A node that does its own upkeep."""
+
+    def open(self):
+        super().open()
+        self.node.start()
+
+    @property
+    def helper(self):
+        return self.node.upkeep._process
+
+    async def is_checkpointed(self):
+        node = self.node
+        await until(lambda: node.upkeep.applied == node.writer.committed_sequence and not node.machine.hot_bytes)
+
+    async def fill(self, key="box/a", count=30):
+        for number in range(count):
+            await self.append(key, b"%04d" % number)
+        return b"".join(b"%04d" % number for number in range(count))
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch):
+    monkeypatch.setattr("millstream.node.upkeep._RESTART_DELAY_S", 0.01)
+    monkeypatch.setattr("millstream.node.upkeep._TICK_S", 0.005)
+
+
+async def test_a_checkpoint_is_due_by_records_by_bytes_and_by_age(tmp_path):
+    due = {
+        "records": replace(TINY, checkpoint_records=20),
+        "bytes": replace(TINY, checkpoint_records=1000, checkpoint_bytes=500),
+        "age": replace(TINY, checkpoint_records=1000, checkpoint_age_s=0.05),
+    }
+    for why, limits in due.items():
+        async with Running(tmp_path / why, limits) as rig:
+            await rig.create("box/a")
+            content = await rig.fill()
+            await until(lambda rig=rig: rig.node.upkeep.checkpoints)
+            assert await rig.content("box/a") == content
+
+
+async def test_nothing_is_due_when_nothing_has_changed(tmp_path):
+    async with Running(tmp_path, BUSY) as rig:
+        await rig.create("box/a", BYTES, b"x")
+        await rig.is_checkpointed()
+        await asyncio.sleep(0.15)
+        assert rig.node.upkeep.checkpoints == 1
+
+
+async def test_small_segments_are_merged_and_garbage_is_collected(tmp_path):
+    async with Running(tmp_path, BUSY) as rig:
+        for key in ("box/a", "box/gone"):
+            await rig.create(key)
+        content = b""
+        for _ in range(4):
+            content += await rig.fill()
+            await rig.append("box/gone", b"x" * 1000)
+            await rig.is_checkpointed()
+        await rig.delete("box/gone")
+        await rig.is_checkpointed()
+        await until(lambda: len(rig.segments()) == 1)
+        assert rig.node.upkeep.merges > 0
+        assert await rig.content("box/a") == content
+        with pytest.raises(NotFound):
+            rig.stream("box/gone")
+
+
+async def test_a_helper_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
+    async with Running(tmp_path, BUSY) as rig:
+        await rig.create("box/a")
+        content = b""
+        killed = set()
+        for _ in range(3):
+            await until(lambda: rig.helper is not None)
+            killed.add(rig.helper.pid)
+            os.kill(rig.helper.pid, signal.SIGKILL)
+            content += await rig.fill()
+            await rig.is_checkpointed()
+            assert await rig.content("box/a") == content
+        assert len(killed) == 3
+        assert rig.node.upkeep.failures >= 3
+
+
+async def test_closing_ends_the_helper_and_frees_the_directory(tmp_path):
+    async with Running(tmp_path, BUSY) as rig:
+        await rig.create("box/a", BYTES, b"x")
+        await until(lambda: rig.helper is not None)
+        helper = rig.helper
+        await rig.restart()
+        assert helper.returncode == 0
+        assert await rig.content("box/a") == b"x"
+
+
+async def test_idle_streams_leave_memory_when_there_are_too_many(tmp_path):
+    async with Running(tmp_path, replace(BUSY, hot_streams_max=5)) as rig:
+        keys = [f"box/{number}" for number in range(20)]
+        for key in keys:
+            await rig.create(key, BYTES, key.encode())
+        await until(lambda: len(rig.node.machine.streams) <= 5)
+        for key in keys:
+            assert await rig.content(key) == key.encode()
+
+
+async def test_a_damaged_segment_stops_merges_and_not_checkpoints(tmp_path, caplog):
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"will be damaged" * 10)
+        await rig.create("box/b")
+        rig.checkpoint()
+        (name,) = rig.segments()
+    path = tmp_path / "objects" / "segments" / name
+    content = bytearray(path.read_bytes())
+    content[150] ^= 1
+    path.write_bytes(content)
+    async with Running(tmp_path, BUSY) as rig:
+        for _ in range(3):
+            await rig.append("box/b", b"fine" * 100)
+            await rig.is_checkpointed()
+        await until(lambda: "does not match its checksum" in caplog.text)
+        assert await rig.content("box/b") == b"fine" * 300
+    assert path.exists()
+
+
+async def test_a_helper_that_cannot_be_started_for_a_while_is_started_later(tmp_path, monkeypatch):
+    """No memory or no descriptors for a moment must not end checkpoints for good."""
+    spawn = asyncio.create_subprocess_exec
+    refusals = 3
+
+    async def reluctant(*args, **more):
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return await spawn(*args, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", reluctant)
+    async with Running(tmp_path, BUSY) as rig:
+        await rig.create("box/a", BYTES, b"x")
+        await rig.is_checkpointed()

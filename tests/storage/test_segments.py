@@ -1,0 +1,142 @@
+"""Segments: an object of blocks that tells by itself what is in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.model.errors import CorruptData, UnknownFormat
+from millstream.storage.files import Files
+from millstream.storage.objects import LocalObjects
+from millstream.storage.segments.block import Columns, columns_of, decode_block
+from millstream.storage.segments.segment import FOLDER, SegmentBuilder, read_index, segment_name, segment_number
+
+
+@pytest.fixture
+def store(tmp_path):
+    objects = LocalObjects(tmp_path, Files())
+    objects.prepare(FOLDER)
+    yield objects
+    objects.close()
+
+
+def messages_of_sizes(*sizes):
+    payloads = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
+    rising = list(range(100, 100 + len(sizes)))
+    return Columns(payloads, rising, rising, [0] * len(sizes), rising)
+
+
+def built(store, block_bytes=100, number=7):
+    builder = SegmentBuilder(number, block_bytes)
+    builder.add(3, 0, messages_of_sizes(40, 40, 40, 250, 1, 1))
+    builder.add(5, 1 << 40, messages_of_sizes(10))
+    builder.add(9, 77, messages_of_sizes(99, 1, 100))
+    size = builder.finish(store)
+    assert size == store.size(segment_name(number))
+    return builder
+
+
+def test_the_index_says_what_the_builder_said(store):
+    builder = built(store)
+    assert read_index(store, segment_name(7)) == builder.extents
+    assert builder.size + 32 < store.size(segment_name(7))
+
+
+def test_every_extent_leads_to_its_block(store):
+    found = {}
+    for extent in built(store).extents:
+        block = decode_block(store.get_range(segment_name(7), extent.at, extent.size))
+        assert (block.stream, block.first_offset) == (extent.stream, extent.first_offset)
+        assert block.next_offset == extent.next_offset
+        assert len(block.lengths) == extent.messages
+        assert (block.sequences[-1], block.times_ms[-1]) == (extent.last_sequence, extent.last_ms)
+        found.setdefault(extent.stream, Columns([], [], [], [], [])).extend(columns_of(block))
+    assert found == {
+        3: messages_of_sizes(40, 40, 40, 250, 1, 1),
+        5: messages_of_sizes(10),
+        9: messages_of_sizes(99, 1, 100),
+    }
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 40, 41, 80, 100, 372, 100_000])
+def test_blocks_hold_whole_messages_and_at_most_the_wanted_bytes_unless_one_is_larger(store, block_bytes):
+    builder = built(store, block_bytes)
+    end = 0
+    for extent in (extent for extent in builder.extents if extent.stream == 3):
+        assert extent.first_offset == end
+        end = extent.next_offset
+        assert end - extent.first_offset <= block_bytes or extent.messages == 1
+    assert end == 372
+
+
+def test_a_block_is_taken_over_as_it_lies_in_another_segment(store):
+    old = built(store)
+    builder = SegmentBuilder(8, 100)
+    for extent in old.extents:
+        builder.add_encoded(extent, store.get_range(segment_name(7), extent.at, extent.size))
+    builder.finish(store)
+    strip = [(e.stream, e.first_offset, e.next_offset, e.size, e.messages, e.last_ms) for e in old.extents]
+    index = read_index(store, segment_name(8))
+    assert [(e.stream, e.first_offset, e.next_offset, e.size, e.messages, e.last_ms) for e in index] == strip
+    assert {extent.segment for extent in index} == {8}
+    for extent in index:
+        decode_block(store.get_range(segment_name(8), extent.at, extent.size))
+
+
+def test_names_sort_as_their_numbers_do():
+    numbers = [1, 9, 10, 99_999, 10**11]
+    assert sorted(map(segment_name, numbers)) == list(map(segment_name, numbers))
+    assert [segment_number(segment_name(number)) for number in numbers] == numbers
+
+
+def test_a_segment_cut_short_anywhere_is_refused(store, tmp_path):
+    built(store)
+    path = tmp_path / segment_name(7)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptData):
+            read_index(store, segment_name(7))
+
+
+def test_every_flipped_byte_is_noticed_by_the_index_or_by_a_block(store, tmp_path):
+    built(store)
+    path = tmp_path / segment_name(7)
+    whole = path.read_bytes()
+    padding = {*range(10, 16), *range(len(whole) - 16, len(whole) - 8)}
+    for at in sorted(set(range(len(whole))) - padding):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x21]) + whole[at + 1 :])
+        with pytest.raises((CorruptData, UnknownFormat)):
+            read_everything(store)
+
+
+def read_everything(store):
+    for extent in read_index(store, segment_name(7)):
+        decode_block(store.get_range(segment_name(7), extent.at, extent.size))
+
+
+def test_a_segment_of_another_format_is_refused_by_its_number(store, tmp_path):
+    built(store)
+    path = tmp_path / segment_name(7)
+    content = bytearray(path.read_bytes())
+    content[8:10] = (9).to_bytes(2, "little")
+    path.write_bytes(content)
+    with pytest.raises(UnknownFormat, match="format 9; this version reads format 1"):
+        read_index(store, segment_name(7))
+
+
+def test_a_segment_of_many_blocks_is_written_in_few_large_pieces(store):
+    builder = SegmentBuilder(7, 1)
+    builder.add(1, 0, messages_of_sizes(*[1000] * 2500))
+    written = []
+    builder.finish(Recording(written))
+    assert len(written) == 3
+    assert sum(map(len, written)) > 2_500_000
+
+
+class Recording:
+    def __init__(self, written):
+        self.written = written
+
+    def put(self, name, pieces):
+        self.written.extend(pieces)
+        return 0

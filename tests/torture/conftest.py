@@ -1,0 +1,22 @@
+"""Fixtures of the kill tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite(*(f"tests.torture.{name}" for name in ("writers", "verifier", "ledger")))
+
+from tests.torture.harness import BUSY, Victim  # noqa: E402  (the line above has to come first)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Victim]:
+    """A server that rolls, checkpoints, merges and evicts all the time. Not started yet."""
+    server = Victim(tmp_path, BUSY)
+    try:
+        yield server
+    finally:
+        server.end()

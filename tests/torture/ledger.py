@@ -1,0 +1,87 @@
+"""What clients were told, stream by stream: the oracle that a restarted server is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .messages import Label
+
+
+class Known(Enum):
+    """What a client may rely on. MAYBE: it asked and never heard; the next check settles it for good."""
+
+    NO = "no"
+    MAYBE = "maybe"
+    YES = "yes"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One append, of one or more messages that stand or fall together."""
+
+    labels: tuple[Label, ...]
+    closes: bool = False
+    happened: Known = Known.NO
+    end: int | None = None  # the offset after it, once somebody was told or saw it
+
+    def acknowledge(self, end: int) -> None:
+        assert self.end in (None, end), f"{self.labels[0]} ended at {self.end}, now at {end}"
+        self.happened, self.end = Known.YES, end
+
+
+@dataclass(slots=True)
+class Account:
+    """Everything that was said about one URL. Deleting starts a new page, so this is about one incarnation."""
+
+    path: str
+    json: bool = False
+    exists: Known = Known.NO
+    closed: Known = Known.NO
+    stream_id: str | None = None
+    attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)  # by the first message
+    seen: bytearray = field(default_factory=bytearray)  # what a reader was given, from the beginning on
+    checks: int = 0  # that it has passed
+
+    @property
+    def content_type(self) -> str:
+        return "application/json" if self.json else "application/octet-stream"
+
+    def note(self, attempt: Attempt) -> None:
+        first = attempt.labels[0]
+        self.attempts[first.author, first.number] = attempt
+
+    def created(self, stream_id: str) -> None:
+        assert self.stream_id in (None, stream_id), f"{self.path} became another stream by itself"
+        self.exists, self.stream_id = Known.YES, stream_id
+
+    def forget(self) -> None:
+        """It is deleted: whatever comes under this URL is another stream."""
+        self.exists = self.closed = Known.NO
+        self.stream_id = None
+        self.attempts = {}
+        self.seen = bytearray()
+
+    def saw(self, start: int, data: bytes) -> None:
+        """A reader was given these bytes; they must never change or go away."""
+        overlap = self.seen[start : start + len(data)]
+        assert data.startswith(bytes(overlap)), f"{self.path}: a second read at {start} gave other bytes"
+        assert start <= len(self.seen), f"{self.path}: a reader skipped to {start}"
+        self.seen += data[len(overlap) :]
+
+
+class Ledger:
+    """All accounts of a run."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+
+    def open(self, name: str, json: bool = False) -> Account:
+        path = f"/v1/stream/{name}"
+        return self.accounts.setdefault(path, Account(path, json))
+
+    def acknowledged(self) -> int:
+        """Appends that must be there."""
+        return sum(
+            attempt.happened is Known.YES for account in self.accounts.values() for attempt in account.attempts.values()
+        )
