@@ -133,6 +133,16 @@ StartServer = Callable[..., ServerProcess]
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
     """Start servers: `server()`, or `server({"long_poll_ms": 500})`. All are stopped after the test."""
+    yield from _starting(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """The same, for servers that the tests of a module share."""
+    yield from _starting(tmp_path_factory)
+
+
+def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
     started: list[ServerProcess] = []
 
     def start(settings: Mapping[str, object] | None = None) -> ServerProcess:

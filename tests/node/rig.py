@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.storage.faulty_files import QuickFiles
+
 from millstream.engine.reading import Cut
 from millstream.engine.state import Stream
 from millstream.model.commands import Append, Body, Command, Create, Delete, Expire
@@ -28,8 +30,6 @@ from millstream.node.node import Node, NodeLimits, open_node
 from millstream.storage.data_dir import DataDir
 from millstream.storage.files import Files
 from millstream.storage.segments.segment import segment_name
-
-from tests.storage.faulty_files import QuickFiles
 
 BYTES = "application/octet-stream"
 JSON = "application/json"
@@ -205,6 +205,13 @@ class Rig:
 
     def journal_files(self) -> list[Path]:
         return sorted((self.root / "journal").glob("*.log"))
+
+
+class RealRig(Rig):
+    """With the files that a server has: synced, and by the kernel's workers where it offers them."""
+
+    def __init__(self, root: Path, limits: NodeLimits = TINY) -> None:
+        super().__init__(root, limits, Files())
 
 
 def abandon(node: Node) -> None:

@@ -23,6 +23,7 @@ KEYS = ("box/a", "box/b", "other/c")
 keys = st.sampled_from(KEYS)
 kinds = st.sampled_from((BYTES, JSON))
 sizes = st.sampled_from((1, 3, 20, 90, 300))
+rarely = st.sampled_from((False, False, False, True))
 bodies = st.lists(sizes, min_size=1, max_size=4)
 names = st.sampled_from(("p", "q"))
 moves = st.sampled_from(("next", "next", "next", "again", "older", "gap", "stale", "new epoch", "new epoch, not at 0"))
@@ -139,7 +140,7 @@ class NodeAndDictionary(RuleBasedStateMachine):
         self.rig = Rig(Path(self.folder.name))
         self.run(self._opened())
         self.model = Model()
-        self.staged: list[tuple[int, str, list[bytes]]] = []
+        self.staged: list[tuple[int, str, str, list[bytes]]] = []
         self.written = 0
 
     def run(self, coroutine):
@@ -203,9 +204,7 @@ class NodeAndDictionary(RuleBasedStateMachine):
 
     # -- rules: writing
 
-    @rule(
-        key=keys, kind=kinds, sizes=st.lists(sizes, max_size=3), closed=st.booleans(), seq=st.sampled_from((None, 0, 1))
-    )
+    @rule(key=keys, kind=kinds, sizes=st.lists(sizes, max_size=3), closed=rarely, seq=st.sampled_from((None, 0, 1)))
     def create(self, key, kind, sizes, closed, seq):
         producer = None if seq is None else Producer("p", 0, seq)
         self.ask(self.create_command(key, kind, sizes, closed and not sizes, producer))
@@ -225,6 +224,16 @@ class NodeAndDictionary(RuleBasedStateMachine):
     @rule(key=keys, sizes=st.lists(sizes, max_size=2), name=st.none() | names, move=moves)
     def close(self, key, sizes, name, move):
         producer = None if name is None else self.stamp(key, name, move)
+        self.ask(self.append_command(key, self.kind_of(key, BYTES), sizes, True, producer))
+
+    @precondition(lambda self: any(stream.closed_by for stream in self.model.streams.values()))
+    @rule(data=st.data(), sizes=st.lists(sizes, max_size=1), other=st.booleans())
+    def close_once_more(self, data, sizes, other):
+        """The one who closed it tries again, having missed the answer; or another, who comes too late."""
+        closed = sorted(key for key, stream in self.model.streams.items() if stream.closed_by)
+        key = data.draw(st.sampled_from(closed))
+        name, epoch, seq = self.model.streams[key].closed_by
+        producer = Producer(name, epoch, seq + other)
         self.ask(self.append_command(key, self.kind_of(key, BYTES), sizes, True, producer))
 
     @rule(key=keys)
@@ -253,19 +262,20 @@ class NodeAndDictionary(RuleBasedStateMachine):
 
     # -- rules: large bodies
 
-    @rule(kind=kinds, sizes=bodies)
-    def stage(self, kind, sizes):
+    @rule(key=keys, sizes=bodies)
+    def stage(self, key, sizes):
+        kind = self.kind_of(key, BYTES)
         messages = self.messages(kind, sizes)
         upload = self.run(self._staged(b"".join(messages)))
-        self.staged.append((upload, kind, messages))
+        self.staged.append((upload, key, kind, messages))
 
     async def _staged(self, payload):
         return await self.rig.node.writer.stage(payload)
 
     @precondition(lambda self: self.staged)
-    @rule(key=keys, name=st.none() | names, move=moves)
-    def append_what_was_staged(self, key, name, move):
-        upload, kind, messages = self.staged.pop(0)
+    @rule(name=st.none() | names, move=moves)
+    def append_what_was_staged(self, name, move):
+        upload, key, kind, messages = self.staged.pop(0)
         producer = None if name is None else self.stamp(key, name, move)
         expected = self.model.append(key, kind, messages, False, producer)
         body = Body(b"", list(map(len, messages)), None, upload)
@@ -360,7 +370,7 @@ def test_a_node_and_a_dictionary_agree():
     run_state_machine_as_test(
         NodeAndDictionary,
         settings=settings(
-            max_examples=150,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

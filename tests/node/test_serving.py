@@ -10,16 +10,11 @@ from millstream.model.errors import BadRequest, Conflict, NotFound, StreamClosed
 from millstream.model.offsets import BEGINNING, NOW
 from millstream.model.replies import Outcome
 
-from .rig import BYTES, JSON
-from .rig import Rig as QuickRig
-
-
-def Rig(folder):  # noqa: N802
-    return QuickRig(folder, files=Files())
+from .rig import BYTES, JSON, RealRig
 
 
 async def test_what_is_appended_is_read(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         assert (await rig.create("box/a")).outcome is Outcome.CREATED
         assert (await rig.append("box/a", b"hello ")).tail == 6
         assert (await rig.append("box/a", b"world")).tail == 11
@@ -30,7 +25,7 @@ async def test_what_is_appended_is_read(tmp_path):
 
 
 async def test_json_messages_are_read_one_by_one(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/j", JSON, [b"1", b'"two"'])
         await rig.append("box/j", [b'{"three":3}'])
         assert await rig.messages("box/j") == [b"1", b'"two"', b'{"three":3}']
@@ -40,7 +35,7 @@ async def test_json_messages_are_read_one_by_one(tmp_path):
 
 
 async def test_creating_again_finds_the_same_stream(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         first = await rig.create("box/a", BYTES, b"once")
         again = await rig.create("box/a", BYTES, b"twice")
         assert (again.outcome, again.number) == (Outcome.EXISTED, first.number)
@@ -50,7 +45,7 @@ async def test_creating_again_finds_the_same_stream(tmp_path):
 
 
 async def test_a_closed_stream_takes_nothing_more_and_reads_on(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/a")
         assert (await rig.append("box/a", b"last", closes=True)).closed
         with pytest.raises(StreamClosed) as refused:
@@ -61,7 +56,7 @@ async def test_a_closed_stream_takes_nothing_more_and_reads_on(tmp_path):
 
 
 async def test_a_deleted_stream_is_gone_and_its_name_is_free(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         old = await rig.create("box/a", BYTES, b"old")
         await rig.delete("box/a")
         for ask in (rig.read("box/a"), rig.append("box/a", b"x"), rig.delete("box/a")):
@@ -73,7 +68,7 @@ async def test_a_deleted_stream_is_gone_and_its_name_is_free(tmp_path):
 
 
 async def test_what_is_asked_for_in_one_turn_is_committed_together(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/a")
         commits = rig.node.writer.commits
         receipts = await asyncio.gather(*(rig.append("box/a", b"%03d" % number) for number in range(50)))
@@ -83,7 +78,7 @@ async def test_what_is_asked_for_in_one_turn_is_committed_together(tmp_path):
 
 
 async def test_batches_that_grow_too_large_are_committed_one_after_the_other(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/a")
         commits = rig.node.writer.commits
         await asyncio.gather(*(rig.append("box/a", b"x" * 1000) for _ in range(10)))
@@ -92,7 +87,7 @@ async def test_batches_that_grow_too_large_are_committed_one_after_the_other(tmp
 
 
 async def test_nothing_is_visible_before_it_is_answered(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/a", BYTES, b"seen")
         appended = rig.submit(rig.append_command("box/a", b" unseen"))
         while not appended.done():
@@ -102,7 +97,7 @@ async def test_nothing_is_visible_before_it_is_answered(tmp_path):
 
 
 async def test_a_refusal_that_rests_on_something_in_flight_waits_for_it(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/a")
         closing = rig.submit(rig.append_command("box/a", b"last", closes=True))
         refused = rig.submit(rig.append_command("box/a", b"more"))
@@ -113,13 +108,13 @@ async def test_a_refusal_that_rests_on_something_in_flight_waits_for_it(tmp_path
 
 
 async def test_a_refusal_that_rests_on_nothing_is_told_at_once(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         refused = rig.submit(rig.append_command("box/none", b"x"))
         assert isinstance(refused.exception(), NotFound)
 
 
 async def test_many_streams_in_one_batch_keep_their_own_bytes(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         keys = [f"box/{number}" for number in range(30)]
         await asyncio.gather(*(rig.create(key, BYTES, key.encode()) for key in keys))
         await asyncio.gather(*(rig.append(key, b" and more of " + key.encode()) for key in keys))
@@ -128,7 +123,7 @@ async def test_many_streams_in_one_batch_keep_their_own_bytes(tmp_path):
 
 
 async def test_an_offset_beyond_the_tail_is_refused(tmp_path):
-    async with Rig(tmp_path) as rig:
+    async with RealRig(tmp_path) as rig:
         await rig.create("box/a", BYTES, b"four")
         assert (await rig.read("box/a", 4)).pieces == []
         with pytest.raises(BadRequest, match="beyond the stream's tail"):

@@ -66,10 +66,10 @@ async def replayed(rig, key, batches):
 
 
 TIERS = [hot, cold, cold_in_many_segments, merged, straddling, checkpointed_and_not_yet_cooled, replayed]
+TIERS_AND_BLOCKS = [*((tier, 20) for tier in TIERS), *((tier, size) for tier in (cold, merged) for size in (1, 10_000))]
 
 
-@pytest.mark.parametrize("block_bytes", [1, 20, 10_000])
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("tier", "block_bytes"), TIERS_AND_BLOCKS)
 async def test_bytes_are_the_same_from_any_offset_with_any_limit(tmp_path, tier, block_bytes):
     async with Rig(tmp_path, limits(block_bytes)) as rig:
         await rig.create("box/a", BYTES)
@@ -85,8 +85,7 @@ async def test_bytes_are_the_same_from_any_offset_with_any_limit(tmp_path, tier,
             assert await rig.content("box/a", 0, bytes_max) == WHOLE
 
 
-@pytest.mark.parametrize("block_bytes", [1, 20, 10_000])
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("tier", "block_bytes"), TIERS_AND_BLOCKS)
 async def test_json_messages_are_the_same_from_any_boundary_with_any_limit(tmp_path, tier, block_bytes):
     batches = [MESSAGES[:1], MESSAGES[1:4], MESSAGES[4:5], MESSAGES[5:6], MESSAGES[6:10], MESSAGES[10:]]
     async with Rig(tmp_path, limits(block_bytes)) as rig:

@@ -30,7 +30,7 @@ class Running(Rig):
 
     async def is_checkpointed(self):
         node = self.node
-        await until(lambda: node.upkeep.applied == node.writer.committed_sequence and not node.machine.hot_bytes)
+        await until(lambda: node.upkeep.applied == node.writer.committed_sequence and not node.machine.hot_bytes, 5)
 
     async def fill(self, key="box/a", count=30):
         for number in range(count):

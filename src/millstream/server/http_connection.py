@@ -29,6 +29,7 @@ _LINGER_S = 2.0
 _QUEUE_MAX = 32  # pipelined requests before reading pauses
 _BODY_PROGRESS = 64 << 10  # a body must bring this much to earn more time
 _JOIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel; beyond, never copy a body
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON = b"Content-Type: application/json\r\n"
 
 
@@ -59,6 +60,7 @@ class HttpConnection(asyncio.Protocol):
         "_listener",
         "_loop",
         "_more",
+        "_owes_continue",
         "_parser",
         "_progress",
         "_queue",
@@ -86,6 +88,7 @@ class HttpConnection(asyncio.Protocol):
         self._lingering = False
         self._closing = False
         self._ended = False
+        self._owes_continue = False
         self.busy = False
         self.paused = False
         self.receiving = False
@@ -244,12 +247,15 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self.receiving = False
+        self._owes_continue = False
         if self._rejection is not None:
             self._reject(*self._rejection)
             return
         parser = self._parser
         headers = self._headers
         path, _, query = self._url.partition(b"?")
+        if path[:1] != b"/":
+            path = _origin_form(path)
         keep_alive = parser.should_keep_alive() and not (b"upgrade" in headers and parser.should_upgrade())
         request = Request(
             parser.get_method(),
@@ -272,8 +278,10 @@ class HttpConnection(asyncio.Protocol):
     def _expect(self, value: bytes) -> None:
         if value.lower() != b"100-continue":
             self._reject(417, "bad_expectation", "The only expectation understood is 100-continue.")
-        elif self._transport is not None and not self.busy:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif self._transport is not None and not self.busy and not self._queue:
+            self._transport.write(_CONTINUE)
+        else:
+            self._owes_continue = True  # once the requests before it are answered
 
     # -- serving ---------------------------------------------------------------------------------------
 
@@ -378,6 +386,9 @@ class HttpConnection(asyncio.Protocol):
             self.close()
             return
         self.busy = False
+        if self._owes_continue and not self._queue and self._transport is not None:
+            self._owes_continue = False
+            self._transport.write(_CONTINUE)
         if self._queue or self._rejection is not None or self._ended:
             if not self.paused:
                 self._idle()
@@ -468,6 +479,14 @@ class HttpConnection(asyncio.Protocol):
             self.live.end()
         elif not self.busy:
             self.close()
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return target
+    return b"/" + rest.partition(b"/")[2]
 
 
 def require_host(request: Request) -> bytes:
