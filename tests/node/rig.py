@@ -75,8 +75,13 @@ class Rig:
 
     async def crash(self) -> None:
         """Let go of everything as a killed process does: nothing is finished, nobody is answered."""
-        abandon(self.node)
+        self.die()
         self.open()
+
+    def die(self) -> None:
+        node = self.__dict__.pop("node", None)
+        if node is not None:
+            abandon(node)
 
     # -- writing -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from millstream.model.commands import Append, Body, Create, Delete
 from millstream.model.errors import BadRequest, Fenced, NotFound, SequenceGap
@@ -196,13 +196,20 @@ class NodeAndDictionary(RuleBasedStateMachine):
     async def _answers(self, commands):
         """Ask for all of it in one turn of the loop."""
         futures = [self.rig.submit(command) for command in commands]
-        return await asyncio.gather(*futures, return_exceptions=True)
+        return await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
 
     def ask(self, *asked):
         answers = self.run(self._answers([command for command, _ in asked]))
         assert [said(answer) for answer in answers] == [expected for _, expected in asked]
 
     # -- rules: writing
+
+    @initialize()
+    def begin_with_two_streams(self):
+        self.ask(
+            self.create_command("box/a", BYTES, [], False, None),
+            self.create_command("box/b", JSON, [], False, None),
+        )
 
     @rule(key=keys, kind=kinds, sizes=st.lists(sizes, max_size=3), closed=rarely, seq=st.sampled_from((None, 0, 1)))
     def create(self, key, kind, sizes, closed, seq):
@@ -236,25 +243,28 @@ class NodeAndDictionary(RuleBasedStateMachine):
         producer = Producer(name, epoch, seq + other)
         self.ask(self.append_command(key, self.kind_of(key, BYTES), sizes, True, producer))
 
-    @rule(key=keys)
-    def delete(self, key):
-        self.ask((Delete(key), self.model.delete(key)))
+    @rule(key=keys, kind=kinds, again=st.sampled_from((True, True, False)))
+    def delete(self, key, kind, again):
+        """And mostly take the name again at once, or there would soon be nothing to write to."""
+        deleted = Delete(key), self.model.delete(key)
+        self.ask(deleted, *([self.create_command(key, kind, [3], False, None)] if again else []))
 
     @rule(keys=st.lists(keys, min_size=2, max_size=6), data=st.data())
     def several_at_once(self, keys, data):
         """In one batch, or one behind the other: decided on top of what is in flight."""
-        self.ask(*(self._any_command(key, data) for key in keys))
+        self.ask(*(asked for key in keys for asked in self._any_commands(key, data)))
 
-    def _any_command(self, key, data):
-        what = data.draw(st.sampled_from(("append", "append", "produce", "produce", "create", "delete", "close")))
+    def _any_commands(self, key, data):
+        what = data.draw(st.sampled_from(("append", "append", "produce", "produce", "create", "replace", "close")))
         kind = self.kind_of(key, BYTES)
         sizes = data.draw(bodies)
-        if what == "create":
-            return self.create_command(key, data.draw(kinds), sizes, False, None)
-        if what == "delete":
-            return Delete(key), self.model.delete(key)
+        if what == "replace":
+            yield Delete(key), self.model.delete(key)
+        if what in ("create", "replace"):
+            yield self.create_command(key, data.draw(kinds), sizes, False, None)
+            return
         producer = self.stamp(key, data.draw(names), data.draw(moves)) if what == "produce" else None
-        return self.append_command(key, kind, sizes, what == "close", producer)
+        yield self.append_command(key, kind, sizes, what == "close", producer)
 
     def kind_of(self, key, otherwise):
         stream = self.model.streams.get(key)
@@ -370,8 +380,8 @@ def test_a_node_and_a_dictionary_agree():
     run_state_machine_as_test(
         NodeAndDictionary,
         settings=settings(
-            max_examples=100,
-            stateful_step_count=40,
+            max_examples=70,
+            stateful_step_count=50,
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),

@@ -12,9 +12,9 @@ import random
 import pytest
 from tests.storage.faulty_files import FaultyFiles, ForgetfulFiles
 
-from millstream.model.errors import MillstreamError, OutcomeUnknown, SequenceGap
+from millstream.model.errors import MillstreamError, OutcomeUnknown, SequenceGap, Unavailable
 
-from .rig import BYTES, JSON, Rig, abandon, producer
+from .rig import BYTES, JSON, Rig, producer
 
 KEYS = {"box/a": BYTES, "box/b": BYTES, "box/j": JSON}
 
@@ -69,10 +69,21 @@ class Story:
                 await self._append(rig, rig.append_large)
             elif turn < 0.85:
                 rig.checkpoint()
-            elif turn < 0.95:
+            elif turn < 0.92:
                 rig.merge()
+            elif turn < 0.95:
+                await self._die_before_a_sync(rig)
             else:
                 rig.evict()
+
+    async def _die_before_a_sync(self, rig):
+        """What the next process finds it shows to others: from then on it has to be durable."""
+        rig.files.fail("sync", errno.EIO)
+        with pytest.raises(Unavailable):
+            await self._append(rig, rig.append)
+        rig.files.heal()
+        await rig.crash()
+        await self.ledger.check(rig)
 
     async def _append(self, rig, append):
         key = self.rng.choice(list(KEYS))
@@ -100,7 +111,7 @@ async def tell(folder, seed, files_for=FaultyFiles, lives=3):
         else:
             with pytest.raises((OSError, MillstreamError)):
                 await live(rig, story)
-            abandon(rig.node)
+            rig.die()
         disk = folder / str(life + 1)
         files.materialise(disk, f"{seed}-{life}")
         async with Rig(disk) as after:

@@ -53,13 +53,19 @@ class Machine:
         self._turn_on()
 
     def _serve(self):
-        """From one start of the process to its end; the journal is always synced when it ends."""
+        """From one start of the process to its end, which may come between a write and its sync."""
         journal = open_journal(self.disk, self.files, self.file_bytes)
         try:
             self._check(list(journal.batches(0)))
             for _ in range(self.rng.randint(1, 12)):
                 payloads = [self.rng.randbytes(self._size()) for _ in range(self.rng.randint(1, 3))]
-                self._commit(journal, payloads)
+                self.inflight = batch_after(journal, payloads)
+                write(journal, *payloads)
+                if self.rng.random() < 0.05:
+                    return  # killed: the next process finds the batch, and then it has to stay
+                journal.sync()
+                self.batches.append(self.inflight)
+                self.inflight = None
                 if self.rng.random() < 0.1:
                     self.trimmed = journal.last_sequence
                     journal.trim(self.trimmed)
@@ -68,13 +74,6 @@ class Machine:
 
     def _size(self):
         return self.rng.choice((0, 1, 30, 100, 300, 1500))
-
-    def _commit(self, journal, payloads):
-        self.inflight = batch_after(journal, payloads)
-        write(journal, *payloads)
-        journal.sync()
-        self.batches.append(self.inflight)
-        self.inflight = None
 
     def check(self):
         self._check(held(self.disk))

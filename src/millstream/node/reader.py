@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from ..model.media import is_json
 from ..model.records import Extent
 from ..storage.catalog import CatalogReader
 from ..storage.objects import LocalObjects
-from ..storage.segments.block import decode_payload
+from ..storage.segments.block import decode_block, decode_payload
 from ..storage.segments.segment import segment_name
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,24 @@ class Reader:
                 raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
             return _assemble_or_log(stream, start, bytes_max, extents, blobs)
         raise Unavailable("The read could not be served: its segments kept moving. Try again.")
+
+    async def offset_since(self, stream: Stream, since_ms: int) -> int:
+        """Where the first message lies that was committed at or after a time; the tail if there is none."""
+        for _ in range(_REPLANS_MAX):
+            extent = self._catalog.extent_since(stream.number, since_ms)
+            if extent is None or extent.first_offset >= stream.hot_from:
+                break
+            try:
+                (blob,) = await asyncio.to_thread(self._fetch, [extent])
+            except FileNotFoundError:
+                continue  # merged away since the catalog was asked
+            block = decode_block(blob)
+            index = bisect_left(block.times_ms, since_ms)
+            return max(block.first_offset + sum(block.lengths[:index]), stream.earliest)
+        for record in stream.hot or ():
+            if record.at_ms >= since_ms:
+                return record.offset
+        return stream.tail
 
     def _extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
         end = min(start + bytes_max, stream.hot_from)

@@ -196,7 +196,18 @@ class StreamRoutes:
         offset = query.offset
         if query.live == "sse" and h.LAST_EVENT_ID in request.headers:
             offset = parse_offset(request.headers[h.LAST_EVENT_ID].decode("latin-1"))
-        start = self.node.resolve(stream, offset)
+        elif query.since_ms is not None:
+            self._in_background(conn, self._read_since(conn, stream, query))
+            return
+        self._read_from(conn, stream, self.node.resolve(stream, offset), query)
+
+    async def _read_since(self, conn: HttpConnection, stream: Stream, query: ReadQuery) -> None:
+        assert query.since_ms is not None
+        start = await self.node.reader.offset_since(stream, query.since_ms)
+        if conn.request is not None:
+            self._read_from(conn, stream, start, query)
+
+    def _read_from(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         self.node.renew(stream)
         if query.live == "sse":
             self._start_feed(conn, stream, start, query)

@@ -45,6 +45,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
     timeout_ms: int | None = None
     max_bytes: int | None = None
     stream_id: str | None = None
+    since_ms: int | None = None  # start with the first message committed at or after this time
 
 
 def is_closing(headers: dict[bytes, bytes]) -> bool:
@@ -122,8 +123,10 @@ def _parse_query(query: bytes) -> ReadQuery:
     live = values.get("live")
     if live is not None and live not in LIVE_MODES:
         raise BadRequest(f"live must be one of {', '.join(LIVE_MODES)}.", code="bad_live")
-    offset = values.get("offset")
-    if live is not None and offset is None:
+    offset, timestamp = values.get("offset"), values.get("timestamp")
+    if offset is not None and timestamp is not None:
+        raise BadRequest("Give an offset or a timestamp, not both.", code="bad_timestamp")
+    if live is not None and offset is None and timestamp is None:
         raise BadRequest(f"live={live} needs an offset: -1, now, or a Stream-Next-Offset.", code="offset_missing")
     return ReadQuery(
         BEGINNING if offset is None else parse_offset(offset),
@@ -133,6 +136,7 @@ def _parse_query(query: bytes) -> ReadQuery:
         _bounded(values, "timeout_ms", 0),
         _bounded(values, "max_bytes", 1),
         values.get("stream-id"),
+        None if timestamp is None else _moment(timestamp),
     )
 
 
@@ -149,7 +153,8 @@ def parameters(query: bytes) -> dict[str, str]:
 
 
 _SINGLE_PARAMETERS = frozenset(
-    {"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id", "prefix", "after", "limit"}
+    {"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id", "timestamp"}
+    | {"prefix", "after", "limit"}
 )
 
 
@@ -160,6 +165,20 @@ def _unquoted(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         raise BadRequest("The query is not UTF-8 once percent-decoded.", code="bad_query") from None
+
+
+def _moment(text: str) -> int:
+    """Milliseconds since 1970, from just those or from an RFC 3339 time."""
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    moment = _parse_rfc3339(text)
+    if moment is None:
+        raise BadRequest(
+            "timestamp must be milliseconds since 1970, or an RFC 3339 time such as 2030-01-31T12:00:00Z "
+            "(write '+' as %2B).",
+            code="bad_timestamp",
+        )
+    return moment
 
 
 def _cursor(text: str | None) -> int | None:
@@ -252,9 +271,16 @@ def _lifetime(headers: dict[bytes, bytes]) -> tuple[int | None, int | None]:
 
 def parse_time_ms(text: str) -> int:
     """Milliseconds since 1970 of an RFC 3339 time."""
-    if _RFC3339.fullmatch(text):
-        try:
-            return round(datetime.fromisoformat(text.upper().replace(" ", "T")).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            pass  # a date that does not exist: the message below says it
+    moment = _parse_rfc3339(text)
+    if moment is not None:
+        return moment
     raise BadRequest("Stream-Expires-At must be an RFC 3339 time such as 2030-01-31T12:00:00Z.", code="bad_expiry")
+
+
+def _parse_rfc3339(text: str) -> int | None:
+    if not _RFC3339.fullmatch(text):
+        return None
+    try:
+        return round(datetime.fromisoformat(text.upper().replace(" ", "T")).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None  # a date that does not exist

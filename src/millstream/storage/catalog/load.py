@@ -58,6 +58,15 @@ class CatalogReader:
         )
         return [Extent(*row) for row in rows]
 
+    def extent_since(self, number: int, since_ms: int) -> Extent | None:
+        """The first block that holds a message committed at or after a time."""
+        row = self._execute(
+            "SELECT stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms"
+            " FROM extents WHERE stream = ? AND last_ms >= ? ORDER BY first_offset LIMIT 1",
+            (number, since_ms),
+        ).fetchone()
+        return None if row is None else Extent(*row)
+
     def expiring(self, after: tuple[int, int], before_ms: int, limit: int) -> list[tuple[int, int, str]]:
         """Deadline, number and key of streams whose recorded deadline has passed, behind (deadline, number)."""
         rows = self._execute(
