@@ -197,3 +197,15 @@ async def test_the_sweeper_counts_each_stream_it_ended_once(tmp_path, time):
             rig.node.sweeper._sweep_catalog()
             await rig.node.writer.drain()
         assert rig.node.sweeper.expired == 1
+
+
+async def test_a_stream_that_was_over_before_1970_is_swept_as_well(tmp_path, time):
+    """Stream-Expires-At takes any date; what nobody can read should not stay for ever."""
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"x", expires_at_ms=-10_000)
+        assert not is_there(rig)
+        rig.checkpoint()
+        rig.node.sweeper._sweep_catalog()
+        await rig.node.writer.drain()
+        rig.checkpoint()
+        assert rig.node.catalog.stream_count() == 0

@@ -69,6 +69,31 @@ async def test_a_lost_journal_is_refused_and_none_is_made_in_its_place(tmp_path)
     await refused(tmp_path, CorruptData, "journal|different data directories")
 
 
+async def test_a_lost_journal_is_refused_although_nothing_was_checkpointed_yet(tmp_path):
+    """The catalog knows whose it is: there was a journal. Starting anew would also set the two at odds for good."""
+    for file in await written(tmp_path, checkpoint=False):
+        file.unlink()
+    await refused(tmp_path, CorruptData, "journal")
+
+
+async def test_a_journal_file_of_another_log_is_refused(tmp_path):
+    """Its numbers fit, and what it says is of other streams."""
+    for name in ("one", "two"):
+        await written(tmp_path / name, checkpoint=False)
+    name = sorted(path.name for path in (tmp_path / "one" / "journal").iterdir())[1]
+    shutil.copy(tmp_path / "two" / "journal" / name, tmp_path / "one" / "journal" / name)
+    await refused(tmp_path / "one", CorruptData, name)
+
+
+async def test_a_first_start_that_was_cut_short_is_made_again(tmp_path):
+    (tmp_path / "catalog.db").write_bytes(b"")
+    (tmp_path / "journal").mkdir()
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"fine")
+        await rig.crash()
+        assert await rig.content("box/a") == b"fine"
+
+
 async def test_a_catalog_of_another_directory_is_refused(tmp_path):
     for name in ("one", "two"):
         await written(tmp_path / name)

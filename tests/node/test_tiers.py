@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from msgspec.structs import replace
 
-from millstream.model.errors import BadRequest, CorruptData
+from millstream.model.errors import BadRequest, CorruptData, Unavailable
 
 from .rig import BYTES, JSON, TINY, Rig
 
@@ -175,3 +177,28 @@ async def test_a_block_that_the_catalog_does_not_know_is_missed_and_not_skipped(
         checkpointer.close()
         with pytest.raises(CorruptData, match="no segment block holds offset 15"):
             await rig.read("box/a")
+
+
+async def test_very_many_small_blocks_are_read_in_several_answers(tmp_path):
+    async with Rig(tmp_path, limits(1)) as rig:
+        await rig.create("box/j", JSON)
+        await rig.append("box/j", [b"%d" % (number % 10) for number in range(5000)])
+        rig.checkpoint()
+        assert len(await rig.messages("box/j")) == 5000
+        assert await rig.content("box/j", 4321) == b"".join(b"%d" % (number % 10) for number in range(4321, 5000))
+
+
+async def test_a_disk_that_cannot_be_read_now_is_said_to_be_so(tmp_path, monkeypatch):
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES)
+        await cold(rig, "box/a", MESSAGES)
+
+        def broken(*_):
+            raise OSError(errno.EIO, "the disk is on fire")
+
+        monkeypatch.setattr(rig.node.objects, "get_range_cached", broken)
+        monkeypatch.setattr(rig.node.objects, "get_range", broken)
+        with pytest.raises(Unavailable, match="cannot be read from disk now"):
+            await rig.read("box/a")
+        monkeypatch.undo()
+        assert await rig.content("box/a") == WHOLE

@@ -21,7 +21,7 @@ from .writer import Answer, Writer
 _TICK_S = 0.25
 _PER_TICK = 500
 _CATALOG_EVERY = 4  # ticks
-_START = (-1, -1)
+_START = (-(1 << 62), -1)  # an expiry may lie before 1970
 
 
 class Sweeper:

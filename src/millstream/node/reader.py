@@ -34,7 +34,7 @@ Blob = bytes | bytearray
 
 
 class RecentCuts:
-    """Small cuts out of segments, kept for the next reader of the same range.
+    """Small cuts, kept for the next reader of the same range.
 
     A range never changes and a stream's number is never used again, so nothing here ever needs to be invalidated.
     """
@@ -72,7 +72,7 @@ class Reader:
         """The cut if no disk has to be waited for."""
         hot_from = stream.hot_from
         if start >= hot_from:
-            return cut_hot(stream, start, bytes_max)
+            return self._read_hot(stream, start, bytes_max)
         key = (stream.number, start, bytes_max, hot_from)
         cold = self._recent.get(key)
         if cold is None:
@@ -81,6 +81,20 @@ class Reader:
                 return None
             self._recent.put(key, cold)
         return self._with_hot(stream, cold, bytes_max)
+
+    def _read_hot(self, stream: Stream, start: int, bytes_max: int) -> Cut:
+        """From memory. Many small pieces of bytes are joined once for all who read the same range."""
+        few = not stream.hot or len(stream.hot) == 1
+        if few or stream.tail - start > _RECENT_CUT_MAX or is_json(stream.content_type):
+            return cut_hot(stream, start, bytes_max)
+        key = (stream.number, start, bytes_max, ~stream.tail)  # never the key of a range out of segments
+        cut = self._recent.get(key)
+        if cut is None:
+            cut = cut_hot(stream, start, bytes_max)
+            if len(cut.pieces) > 1:
+                cut = Cut(cut.start, cut.end, [b"".join(cut.pieces)])
+                self._recent.put(key, cut)
+        return cut
 
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)

@@ -30,6 +30,8 @@ def check_agreement(data_dir: DataDir, scan: JournalScan) -> None:
     incarnation, applied, replay_from = 0, 0, 1
     if data_dir.catalog.exists():
         incarnation, applied, replay_from = _catalog_position(data_dir)
+    if incarnation and not scan.files:
+        raise CorruptData("There is a catalog, but no journal. Restore the journal files; nothing was changed.")
     if scan.files and incarnation not in (0, scan.files[0].header.incarnation):
         raise CorruptData("Catalog and journal belong to different data directories. Restore both from one backup.")
     if scan.files and scan.files[0].header.first_sequence > replay_from:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
-from ..model.errors import BadRequest, MillstreamError, Unavailable
+from ..model.errors import MillstreamError, Unavailable
 from ..protocol.http import headers as h
 from ..protocol.http.error_table import error_body, error_lines, status_of
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import Request, origin_form
 from ..protocol.http.responses import NO_STORE, head, plain_append
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class LiveRead(Protocol):
 
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
+        "_begun",
         "_body",
         "_body_size",
         "_chunk",
@@ -65,6 +66,7 @@ class HttpConnection(asyncio.Protocol):
         "_progress",
         "_queue",
         "_rejection",
+        "_shares_chunk",
         "_trailer_size",
         "_transport",
         "_url",
@@ -96,8 +98,10 @@ class HttpConnection(asyncio.Protocol):
         self.cors = b""
         self.live: LiveRead | None = None
         self.deadline = listener.now + listener.settings.idle_timeout_s
-        self._head_size = 0  # what has arrived of a head at most; 0 between requests
+        self._begun = False  # a request is arriving
+        self._head_size = 0  # what has arrived with its head; of a chunk that it shares with others, nothing
         self._chunk = 0
+        self._shares_chunk = False
         self._begin()
 
     def _begin(self) -> None:
@@ -149,10 +153,12 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._rejection is not None:
             return
-        if not self.receiving and not self._head_size and not self.busy:
-            self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
         self._chunk = len(data)
-        if not self.receiving:
+        self._shares_chunk = False
+        if not self._begun:
+            if not self.busy:
+                self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
+        elif not self.receiving:
             self._head_size += self._chunk
         try:
             self._parser.feed_data(data)
@@ -162,14 +168,15 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._reject(400, "malformed_request", f"This is not valid HTTP/1.1: {error}.")
             return
-        if not self.receiving and self._head_size > self._listener.settings.head_bytes_max:
+        if self._begun and not self.receiving and self._head_size > self._listener.settings.head_bytes_max:
             self._reject_large_head()
 
     # -- parser callbacks ------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._begin()
-        self._head_size = self._chunk  # at most this: requests may share a chunk
+        self._begun = True
+        self._head_size = 0 if self._shares_chunk else self._chunk
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
@@ -203,7 +210,9 @@ class HttpConnection(asyncio.Protocol):
             return
         headers = self._headers
         settings = self._listener.settings
-        if self._head_size > settings.head_bytes_max and self._count_head() > settings.head_bytes_max:
+        # Counted only where it can be too much: a head that came in one small chunk is small.
+        may_be_large = max(self._head_size, self._chunk) > settings.head_bytes_max or self._shares_chunk
+        if may_be_large and self._count_head() > settings.head_bytes_max:
             self._reject_large_head()
             return
         if h.TRANSFER_ENCODING in headers:
@@ -255,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
         headers = self._headers
         path, _, query = self._url.partition(b"?")
         if path[:1] != b"/":
-            path = _origin_form(path)
+            path = origin_form(path)
         keep_alive = parser.should_keep_alive() and not (b"upgrade" in headers and parser.should_upgrade())
         request = Request(
             parser.get_method(),
@@ -267,7 +276,8 @@ class HttpConnection(asyncio.Protocol):
             # Only HTTP/1.1 keeps a connection without being asked to; the parser formats its answer each time.
             "1.1" if keep_alive and b"connection" not in headers else parser.get_http_version(),
         )
-        self._head_size = 0
+        self._begun = False
+        self._shares_chunk = True
         if self.busy or self.paused:
             self._queue.append(request)
             if len(self._queue) >= _QUEUE_MAX and self._transport is not None:
@@ -456,7 +466,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self.paused or self._lingering or self._closing:
             self._transport.abort()
-        elif self._head_size or self.receiving:
+        elif self._begun:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
         else:
             self.close()
@@ -479,20 +489,3 @@ class HttpConnection(asyncio.Protocol):
             self.live.end()
         elif not self.busy:
             self.close()
-
-
-def _origin_form(target: bytes) -> bytes:
-    """The path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
-    scheme, separator, rest = target.partition(b"://")
-    if not separator or scheme.lower() not in (b"http", b"https"):
-        return target
-    return b"/" + rest.partition(b"/")[2]
-
-
-def require_host(request: Request) -> bytes:
-    host = request.headers.get(h.HOST)
-    if host is None:
-        if request.version == "1.1":
-            raise BadRequest("HTTP/1.1 requests need a Host header.", code="host_missing")
-        return b""
-    return host

@@ -11,10 +11,10 @@ from email.utils import formatdate
 from ..model.names import key_of_flat_path
 from ..node.node import Node
 from ..protocol.http import headers as h
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import Request, require_host
 from .bucket_routes import BucketRoutes
 from .guard import Guard
-from .http_connection import HttpConnection, require_host
+from .http_connection import HttpConnection
 from .ops import METRICS_TYPE, Metrics
 from .settings import Settings
 from .stream_routes import METHODS, StreamRoutes

@@ -37,6 +37,23 @@ class Request(msgspec.Struct, gc=False):
     version: str = "1.1"
 
 
+def origin_form(target: bytes) -> bytes:
+    """The path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return target
+    return b"/" + rest.partition(b"/")[2]
+
+
+def require_host(request: Request) -> bytes:
+    host = request.headers.get(h.HOST)
+    if host is None:
+        if request.version == "1.1":
+            raise BadRequest("HTTP/1.1 requests need a Host header.", code="host_missing")
+        return b""
+    return host
+
+
 class ReadQuery(msgspec.Struct, frozen=True, gc=False):
     offset: int = BEGINNING
     has_offset: bool = False

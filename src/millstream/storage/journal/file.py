@@ -136,12 +136,16 @@ def start_file(directory: Path, files: Files, header: FileHeader, size: int) -> 
     temporary = directory / f"{_TEMPORARY}{header.first_sequence:020d}"
     allocated = max(size, HEADER_BYTES)
     fd = files.create(temporary)
-    files.allocate(fd, allocated)
-    files.pwrite(fd, header.encode(), 0)
-    files.sync(fd)
-    files.link(temporary, path)
-    files.unlink(temporary)
-    files.sync_directory(directory)
+    try:
+        files.allocate(fd, allocated)
+        files.pwrite(fd, header.encode(), 0)
+        files.sync(fd)
+        files.link(temporary, path)
+        files.unlink(temporary)
+        files.sync_directory(directory)
+    except BaseException:
+        files.close(fd)
+        raise
     return fd, allocated
 
 

@@ -59,6 +59,8 @@ def scan_journal(directory: Path, files: Files) -> JournalScan:
     last, end, torn = (found[0].header.first_sequence - 1 if found else 0), HEADER_BYTES, 0
     for index, file in enumerate(found):
         is_last = index == len(found) - 1
+        if file.header[:2] != found[0].header[:2]:
+            return JournalScan(found, last, end, 0, Damage(file.path, 0, "the file belongs to another log"))
         if file.header.first_sequence != last + 1:
             reason = f"sequence {last + 1} is missing: the file starts with {file.header.first_sequence}"
             return JournalScan(found, last, end, 0, Damage(file.path, 0, reason))
