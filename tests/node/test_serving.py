@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from millstream.model.commands import Create
 from millstream.model.errors import BadRequest, Conflict, NotFound, StreamClosed
 from millstream.model.offsets import BEGINNING, NOW
 from millstream.model.replies import Outcome
 
-from .rig import BYTES, JSON, RealRig
+from .rig import BYTES, JSON, RealRig, Rig
 
 
 async def test_what_is_appended_is_read(tmp_path):
@@ -128,3 +129,18 @@ async def test_an_offset_beyond_the_tail_is_refused(tmp_path):
         assert (await rig.read("box/a", 4)).pieces == []
         with pytest.raises(BadRequest, match="beyond the stream's tail"):
             await rig.read("box/a", 5)
+
+
+async def test_an_answer_that_fails_costs_nobody_else_theirs(tmp_path):
+    """Both waiters rest on one batch; the first one's callback breaks."""
+    async with Rig(tmp_path) as rig:
+        answered = asyncio.get_running_loop().create_future()
+
+        def broken(_):
+            raise RuntimeError("a listener's mistake")
+
+        rig.node.submit(Create("box/a"), broken)
+        rig.node.submit(Create("box/b"), answered.set_result)
+        receipt = await asyncio.wait_for(answered, 5)
+        assert receipt.outcome is Outcome.CREATED
+        assert rig.stream("box/a").tail == 0

@@ -2,6 +2,7 @@
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -142,6 +143,17 @@ def test_patch_changes_what_it_names_and_null_takes_back(client):
     assert settings["ttl_seconds"] is None
     assert (settings["content_type"], settings["retention_bytes"]) == ("text/plain", 1000)
     assert client.patch("/missing-one", json={}).status_code == 404
+
+
+def test_a_bucket_that_is_changed_and_deleted_at_once_leaves_no_request_waiting(client, bucket):
+    """Pipelined from two connections, both usually become durable in one batch."""
+    with ThreadPoolExecutor() as pool:
+        for _ in range(20):
+            client.put(f"/{bucket}")
+            patched = pool.submit(client.patch, f"/{bucket}", json={"ttl_seconds": 5})
+            deleted = pool.submit(client.delete, f"/{bucket}")
+            assert patched.result().status_code in (200, 404)
+            assert deleted.result().status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,10 @@ class Writer:
         self.commits += 1
         self._commit()  # the disk works on the next batch while this one is answered
         for done, answer in batch.waiters:
-            done(answer)
+            try:
+                done(answer)
+            except Exception:  # one client's answer must not cost the others theirs
+                log.exception("An answer could not be given in a way it must not.")
         self._on_committed(batch)
 
     # -- refusing ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model.commands import ChangeBucket, CreateBucket, DeleteBucket
-from ..model.errors import MillstreamError, NotFound
+from ..model.errors import NotFound
 from ..model.facts import BucketSettings
 from ..node.node import Node
 from ..node.writer import Answer
@@ -66,29 +66,23 @@ class BucketRoutes:
 
     def _created(self, conn: HttpConnection, answer: Answer) -> None:
         request = conn.request
-        if request is None:
-            return
-        if isinstance(answer, MillstreamError):
-            conn.respond_error(answer)
-            return
-        location = b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
-        conn.respond(201, location + NO_STORE)
+        if conn.receipt(answer) is not None and request is not None:
+            location = b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
+            conn.respond(201, location + NO_STORE)
 
     def _changed(self, conn: HttpConnection, bucket: str, answer: Answer) -> None:
-        if conn.request is None:
+        if conn.receipt(answer) is None:
             return
-        if isinstance(answer, MillstreamError):
-            conn.respond_error(answer)
+        try:
+            body = bucket_body(self._node.bucket(bucket))
+        except NotFound as error:  # deleted by the very batch that changed it
+            conn.respond_error(error)
             return
-        conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+        conn.respond(200, _JSON + NO_STORE, [body])
 
     def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
-        if conn.request is None:
-            return
-        if isinstance(answer, MillstreamError):
-            conn.respond_error(answer)
-            return
-        conn.respond(204, NO_STORE)
+        if conn.receipt(answer) is not None:
+            conn.respond(204, NO_STORE)
 
     # -- listings ----------------------------------------------------------------------------------------
 

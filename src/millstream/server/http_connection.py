@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from ..model.errors import MillstreamError, Unavailable
+from ..model.replies import Receipt
 from ..protocol.http import headers as h
 from ..protocol.http.error_table import error_body, error_lines, status_of
 from ..protocol.http.requests import Request, origin_form
@@ -149,9 +150,7 @@ class HttpConnection(asyncio.Protocol):
         return self.live is None and (self.busy or bool(self._queue))
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering or self._closing:
-            return
-        if self._rejection is not None:
+        if self._lingering or self._closing or self._rejection is not None:
             return
         self._chunk = len(data)
         self._shares_chunk = False
@@ -342,6 +341,15 @@ class HttpConnection(asyncio.Protocol):
         self._listener.count(request.method, 204)
         self._transport.write(plain_append(self._listener.common_lines, tail, stream_id))
         self.finish()
+
+    def receipt(self, answer: Receipt | MillstreamError) -> Receipt | None:
+        """The receipt of a write that is to be answered. None if the client has left, or was told why not."""
+        if self.request is None:
+            return None
+        if isinstance(answer, MillstreamError):
+            self.respond_error(answer)
+            return None
+        return answer
 
     def respond_error(self, error: MillstreamError) -> None:
         lines = error_lines(error)

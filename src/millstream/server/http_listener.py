@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _FLAT = b"/v1/stream/"
+_CORS_METHODS = METHODS + b", PATCH"  # buckets take it
 _OPERATOR = frozenset({b"/healthz", b"/readyz/local", b"/metrics"})
 
 
@@ -160,7 +161,7 @@ class HttpListener:
 
     def _preflight(self, conn: HttpConnection) -> None:
         lines = b"Access-Control-Allow-Methods: %b\r\nAccess-Control-Allow-Headers: %b\r\n" % (
-            METHODS,
+            _CORS_METHODS,
             h.ALLOWED_BY_CORS,
         )
         conn.respond(204, lines + b"Access-Control-Max-Age: 600\r\nAllow: %b\r\n" % METHODS)

@@ -107,24 +107,19 @@ class StreamRoutes:
         self.node.submit(create_command(request, key, needs_bucket), lambda answer: self._created(conn, answer))
 
     def _created(self, conn: HttpConnection, answer: Answer) -> None:
-        request = conn.request
-        if request is None:
+        request, receipt = conn.request, conn.receipt(answer)
+        if request is None or receipt is None:
             return
-        if isinstance(answer, MillstreamError):
-            conn.respond_error(answer)
-            return
-        lines = write_lines(answer, self.node.stream_id(answer.number)) + content_lines(answer.content_type)
-        if answer.outcome is Outcome.CREATED:
+        lines = write_lines(receipt, self.node.stream_id(receipt.number)) + content_lines(receipt.content_type)
+        if receipt.outcome is Outcome.CREATED:
             lines += b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
-        conn.respond(write_status(answer), lines)
+        conn.respond(write_status(receipt), lines)
 
     def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
-        if conn.request is None:
-            return
-        if isinstance(answer, MillstreamError):
-            conn.respond_error(answer)
-            return
-        conn.respond(204, b"Stream-Id: %b\r\n" % self.node.stream_id(answer.number).encode() + NO_STORE)
+        receipt = conn.receipt(answer)
+        if receipt is not None:
+            stream_id = self.node.stream_id(receipt.number).encode()
+            conn.respond(204, b"Stream-Id: %b\r\n%b" % (stream_id, NO_STORE))
 
     # -- large bodies ----------------------------------------------------------------------------------
 
