@@ -157,7 +157,7 @@ class FaultyFiles(QuickFiles):
     def truncate(self, fd: int, size: int) -> None:
         self._change("truncate")
         super().truncate(fd, size)
-        self._note(fd, lambda content, _: _resize(content, size))
+        self._note(fd, lambda content, _: resize(content, size))
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
         whole = bytes(data)
@@ -174,7 +174,7 @@ class FaultyFiles(QuickFiles):
             raise
         finally:
             super().pwrite(fd, piece, at)
-            self._note(fd, _write(piece, at))
+            self._note(fd, written_by_sector(piece, at))
 
     def sync(self, fd: int) -> None:
         self._change("sync")
@@ -271,7 +271,7 @@ class ForgetfulFiles(FaultyFiles):
             super().sync_directory(path)
 
 
-def _write(data: bytes, at: int) -> Change:
+def written_by_sector(data: bytes, at: int) -> Change:
     """A write whose sectors get to the disk one by one, or not."""
 
     def change(content: bytearray, luck: Luck) -> None:
@@ -286,7 +286,7 @@ def _write(data: bytes, at: int) -> Change:
     return change
 
 
-def _resize(content: bytearray, size: int) -> None:
+def resize(content: bytearray, size: int) -> None:
     del content[size:]
     content.extend(bytes(size - len(content)))
 
