@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
 from .messages import Label
+
+THINNING_S = 1.0  # renewals of a TTL are journaled that often; after a restart a deadline may be so much later
+SWEEP_S = 5.0  # how late a loaded machine may be
 
 
 class Known(Enum):
@@ -42,6 +46,9 @@ class Account:
     attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)  # by the first message
     seen: bytearray = field(default_factory=bytearray)  # what a reader was given, from the beginning on
     checks: int = 0  # that it has passed
+    ttl_s: int | None = None
+    used_after_s: float = 0.0  # it was used at this time or later, and somebody was told so
+    used_before_s: float = 0.0  # nobody has used it later than this
 
     @property
     def content_type(self) -> str:
@@ -55,10 +62,19 @@ class Account:
         assert self.stream_id in (None, stream_id), f"{self.path} became another stream by itself"
         self.exists, self.stream_id = Known.YES, stream_id
 
+    def may_be_over(self) -> bool:
+        return self.ttl_s is not None and time.monotonic() >= self.used_after_s + self.ttl_s
+
+    def must_be_over(self) -> bool:
+        if self.ttl_s is None:
+            return False
+        return time.monotonic() > self.used_before_s + self.ttl_s + THINNING_S + SWEEP_S
+
     def forget(self) -> None:
         """It is deleted: whatever comes under this URL is another stream."""
         self.exists = self.closed = Known.NO
         self.stream_id = None
+        self.used_after_s = 0.0
         self.attempts = {}
         self.seen = bytearray()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from .client import Answer, Client
@@ -26,15 +27,22 @@ class Verifier:
         self._client.close()
 
     async def check(self, account: Account) -> None:
+        must_be_over = account.must_be_over()
         head = await self._client.ask("HEAD", account.path)
         if head.status == 404:
-            assert account.exists is not Known.YES, f"{account.path} is gone"
+            assert account.exists is not Known.YES or account.may_be_over(), f"{account.path} is gone"
             account.forget()
             return
         assert head.status == 200, (account.path, head)
+        assert not must_be_over, f"{account.path} outlived its TTL"
         assert account.exists is not Known.NO, f"{account.path} should not be there: {head.headers}"
         account.created(head.stream_id)
+        asked_s = time.monotonic()
         stored = await self._read(account)
+        if stored is None:
+            account.forget()
+            return
+        account.used_after_s, account.used_before_s = asked_s, time.monotonic()
         assert head.next_offset == len(stored), f"{account.path}: HEAD says {head.next_offset}"
         assert stored.startswith(bytes(account.seen)), f"{account.path}: a reader had been given other bytes"
         self._settle_appends(account, stored)
@@ -50,11 +58,13 @@ class Verifier:
         assert answer.status == 204, (account.path, answer)
         account.forget()
 
-    async def _read(self, account: Account) -> bytes:
+    async def _read(self, account: Account) -> bytes | None:
         """The whole stream by catch-up reads, each starting where the last one ended."""
         stored = bytearray()
         while True:
             answer = await self._client.ask("GET", f"{account.path}?offset={len(stored)}")
+            if answer.status == 404 and account.may_be_over():
+                return None  # its time was up between two questions
             assert answer.status == 200, (account.path, answer)
             assert answer.stream_id == account.stream_id, account.path
             page = b"".join(self._mint.split_array(answer.body)) if account.json else answer.body

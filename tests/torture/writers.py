@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import random
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -95,7 +96,8 @@ class Author(ABC):
         if account.exists is Known.YES:
             return
         account.exists = Known.MAYBE
-        answer = await self.ask("PUT", account.path, headers={"Content-Type": account.content_type})
+        lifetime = {} if account.ttl_s is None else {"Stream-TTL": str(account.ttl_s)}
+        answer = await self.ask("PUT", account.path, headers={"Content-Type": account.content_type, **lifetime})
         assert answer.status in (200, 201), (account.path, answer)
         account.created(answer.stream_id)
 
@@ -241,6 +243,37 @@ class Recreator(Author):
         account.forget()
         answer = await self.ask("HEAD", account.path)
         assert answer.status == 404, answer
+
+
+class Lessee(Author):
+    """Streams with a sliding TTL: some are used all the time and must stay, some are left alone and must go."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self.leased = [self.ledger.open(f"{name}/{ttl_s}") for ttl_s in (1, 2, 3, 60)]
+        for account, ttl_s in zip(self.leased, (1, 2, 3, 60), strict=True):
+            account.ttl_s = ttl_s
+
+    async def step(self) -> None:
+        account = self.random.choice(self.leased)
+        try:
+            await self._use(account)
+        finally:
+            account.used_before_s = time.monotonic()  # also by what was never answered
+        await asyncio.sleep(self.random.choice((0.01, 0.05, 0.7)))
+
+    async def _use(self, account: Account) -> None:
+        asked_s = time.monotonic()
+        if account.exists is not Known.YES:
+            await self.ensure(account)
+            account.used_after_s, asked_s = asked_s, time.monotonic()
+        answer = await self.append(account, self.attempt(account, [self.size(500)]))
+        if answer.status == 404:
+            assert account.may_be_over(), f"{account.path} is gone before its time"
+            account.forget()
+        else:
+            assert answer.status == 204, answer
+            account.used_after_s = asked_s
 
 
 class Watcher(Author):
