@@ -64,6 +64,9 @@ class SimulatedNode:
             part_bytes=part_bytes,
             on_committed=self._committed,
         )
+
+    def start(self) -> None:
+        """As `Node.start` does it: what was left of uploads goes, their clients were never answered."""
         for upload in list(self.machine.uploads):
             self.writer.drop_upload(upload)
 

@@ -83,6 +83,7 @@ class Run:
 
     def _open(self) -> None:
         self.node = SimulatedNode(self.disk, **self.sizes)
+        self.node.start()
 
     def _work(self, ending: str) -> None:
         self.oracle.check(self.node, self.loop.now_s)

@@ -8,11 +8,13 @@ went now:
 
     files = FaultyFiles(root)
     files.fail("sync", EIO, after=3)     # the third sync from now on fails, and all later ones
+    files.slow_s = 0.5                   # every sync takes so long
+    files.flip_bit = 8 * 100 + 3         # every read of byte 100 of a file finds its bit 3 flipped
     files.cut_power_after(20)            # the 20th change from now on never happens, nor does anything later
     files.materialise(target, seed)      # one of the disks that the cut could have left, in an empty folder
 
-A call that makes, changes or syncs something counts as a change; reading never fails. Files that were not made
-through this port (SQLite's) are taken over as they are: SQLite syncs its own.
+A call that makes, changes or syncs something counts as a change. Files that were not made through this port (SQLite's)
+are taken over as they are: SQLite syncs its own.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +108,8 @@ class FaultyFiles(QuickFiles):
         self.changes = 0  # how many were asked for so far
         self.log: list[str] = []  # their names, in order
         self.step_bytes: int | None = None  # writes arrive in pieces of this size
+        self.slow_s = 0.0
+        self.flip_bit: int | None = None
         self._cut_at: int | None = None
         self._faults: dict[str, tuple[int, int]] = {}  # call -> how many go well yet, errno
         self._inodes: dict[tuple[int, int], Inode] = {}
@@ -176,8 +181,21 @@ class FaultyFiles(QuickFiles):
             super().pwrite(fd, piece, at)
             self._note(fd, written_by_sector(piece, at))
 
+    def pread(self, fd: int, size: int, at: int) -> bytes:
+        return bytes(self._flipped(bytearray(super().pread(fd, size, at)), at))
+
+    def pread_cached(self, fd: int, size: int, at: int) -> bytearray | None:
+        data = super().pread_cached(fd, size, at)
+        return None if data is None else self._flipped(data, at)
+
+    def _flipped(self, data: bytearray, at: int) -> bytearray:
+        if self.flip_bit is not None and at <= self.flip_bit // 8 < at + len(data):
+            data[self.flip_bit // 8 - at] ^= 1 << (self.flip_bit % 8)
+        return data
+
     def sync(self, fd: int) -> None:
         self._change("sync")
+        time.sleep(self.slow_s)
         inode = self._inode(fd)
         inode.durable, inode.changes = self.pread(fd, self.size(fd), 0), []
 
