@@ -80,10 +80,13 @@ class ObjectSink:
     async def _store(self) -> None:
         while self._ahead >= _SLICE and self._failure is None:
             await self._store_received()
-            if self._is_full and self._is_ours:
-                self._is_full = False
-                self._conn.resume_body()  # a failure is told with the next piece
+            self._resume()  # a failure is told with the next piece
         self._storing = None
+
+    def _resume(self) -> None:
+        if self._is_full:
+            self._is_full = False
+            self._conn.resume_body()
 
     async def _store_received(self) -> None:
         data = b"".join(self._received)
@@ -114,6 +117,7 @@ class ObjectSink:
 
     async def _end_with(self, last: Callable[[], T]) -> T:
         self._is_ours = False
+        self._resume()  # what comes now is another request
         try:
             if self._storing is not None:
                 await self._storing
@@ -130,6 +134,7 @@ class ObjectSink:
         if not self._is_ours:
             return
         self._is_ours = False
+        self._resume()
         if self._storing is None:
             self._let_go()
         else:  # its thread still uses the descriptor
