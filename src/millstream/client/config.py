@@ -17,9 +17,6 @@ Dynamic: TypeAlias = str | Callable[[], str]
 Credentials: TypeAlias = Callable[[], Mapping[str, str]]
 AsyncCredentials: TypeAlias = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 
-CONNECTIONS_MAX = 1000
-CONNECTIONS_KEPT = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -33,11 +30,6 @@ class Config:
     def __post_init__(self) -> None:
         if self.timeout_s <= 0:
             raise ValueError("timeout_s must be more than 0.")
-
-    def httpx_options(self) -> dict[str, Any]:
-        """For the httpx client that we make ourselves."""
-        limits = httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_KEPT)
-        return {"limits": limits, "timeout": httpx.Timeout(self.timeout_s), "follow_redirects": False}
 
     def httpx_request(self, request: Request, credentials: Mapping[str, str]) -> dict[str, Any]:
         """What `build_request` takes, without the body."""
@@ -69,7 +61,9 @@ def _evaluated(values: Mapping[str, Dynamic]) -> dict[str, str]:
 
 
 def answer_of(response: httpx.Response, body: bytes, issue: int) -> Answer:
-    return Answer(response.status_code, response.headers, body, str(response.url), issue)
+    # A plain dict: httpx.Headers finds out its encoding anew for each header that is asked for.
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers.raw}
+    return Answer(response.status_code, headers, body, str(response.url), issue)
 
 
 def fault_of(error: httpx.HTTPError | httpx.InvalidURL | httpx.StreamError, url: str) -> ClientError:

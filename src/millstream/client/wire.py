@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from ..model.names import DEFAULT_BUCKET
@@ -42,13 +41,6 @@ EVENT_STREAM = "text/event-stream"
 _FLAT = re.compile(r"(?P<root>.*)/v1/stream/(?P<first>[^/]+)(?:/(?P<rest>.+))?")
 
 
-class HeaderMap(Protocol):
-    """Looked up without regard to case."""
-
-    def get(self, key: str, default: Any = None, /) -> Any: ...
-    def __contains__(self, key: Any, /) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request. Credentials and the client's own headers are added when it is sent."""
@@ -67,14 +59,13 @@ class Answer:
     """What came back. The body is empty while it is still to be read piece by piece."""
 
     status: int
-    headers: HeaderMap
+    headers: Mapping[str, str]  # by lower-case name
     body: bytes
     url: str
     credentials: int = 0  # which issue of the credentials the request carried
 
     def header(self, name: str) -> str | None:
-        value = self.headers.get(name)
-        return None if value is None else str(value)
+        return self.headers.get(name)
 
     def number(self, name: str) -> int | None:
         value = self.header(name)

@@ -11,6 +11,7 @@ import httpx
 
 from ..config import AsyncCredentials, Config, answer_of, fault_of
 from ..errors import ClientError
+from ..pools import pooled
 from ..steps import Emit, Finish, Flow, NextChunk, Refresh, Reply, Send, Sleep, Step
 from ..wire import Answer, Request
 
@@ -20,7 +21,7 @@ _T = TypeVar("_T")
 class AsyncDriver:
     def __init__(self, config: Config, credentials: AsyncCredentials | None, http: httpx.AsyncClient | None) -> None:
         self.config = config
-        self.http = http or httpx.AsyncClient(**config.httpx_options())
+        self.http = http or httpx.AsyncClient(**pooled(httpx.AsyncClient))
         self._owns_http = http is None
         self._ask = credentials
         self._held: Mapping[str, str] | None = None

@@ -11,6 +11,7 @@ import httpx
 
 from ..config import Config, Credentials, answer_of, fault_of
 from ..errors import ClientError
+from ..pools import pooled
 from ..steps import Emit, Finish, Flow, NextChunk, Refresh, Reply, Send, Sleep, Step
 from ..wire import Answer, Request
 
@@ -20,7 +21,7 @@ _T = TypeVar("_T")
 class Driver:
     def __init__(self, config: Config, credentials: Credentials | None, http: httpx.Client | None) -> None:
         self.config = config
-        self.http = http or httpx.Client(**config.httpx_options())
+        self.http = http or httpx.Client(**pooled(httpx.Client))
         self._owns_http = http is None
         self._ask = credentials
         self._held: Mapping[str, str] | None = None
