@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from millstream.engine.state import Stream
-from millstream.model.commands import Append, Body, Create, Delete, Expire, Touch
-from millstream.model.errors import NotFound, OutcomeUnknown, StreamClosed, Unavailable
+from millstream.model.commands import Append, Body, Command, Create, Delete, Expire, PublishSnapshot, Touch, Trim
+from millstream.model.errors import Conflict, Gone, NotFound, OutcomeUnknown, StreamClosed, Unavailable
 from millstream.model.facts import Producer
 from millstream.model.replies import Outcome, Receipt
 from millstream.node.writer import Answer, Done
 
 from .node import content
-from .oracle import JSON, KEYS, PRODUCED, Told
+from .oracle import FOLDED, JSON, KEYS, PRODUCED, Told
 
 if TYPE_CHECKING:
     from .run import Run
@@ -45,7 +45,7 @@ class Client:
             self._rest()
 
     def act(self) -> None:
-        key = self.rng.choice(("box/plain", "box/json", "other/moody"))
+        key = self.rng.choice(("box/plain", "box/json", "other/moody", FOLDED))
         turn = self.rng.random()
         if turn < 0.12:
             self._create(key)
@@ -57,8 +57,10 @@ class Client:
             self.run.follow(key)
         elif key == "other/moody":
             self._unsettle(key)
+        elif key == FOLDED:
+            self._fold(key)
 
-    def _submit(self, command: Create | Append | Delete, note: Done) -> None:
+    def _submit(self, command: Command, note: Done) -> None:
         self.waiting = self.has_asked = True
         self.run.submit(command, lambda answer: self._answered(answer, note))
 
@@ -167,6 +169,40 @@ class Client:
 
         return note
 
+    def _fold(self, key: str) -> None:
+        """Publish a snapshot at some message's end, or just trim up to there."""
+        stream = self.run.node.visible(key)
+        if stream is None:
+            return
+        told = self.run.oracle.found(stream)
+        kept = content(stream, stream.earliest)
+        ends = [stream.earliest, *(stream.earliest + at + 1 for at, byte in enumerate(kept) if byte == ord(">"))]
+        offset, trims = self.rng.choice(ends), self.rng.random() < 0.7
+        if trims:
+            told.may_be_trimmed = max(told.may_be_trimmed, offset)
+        if self.rng.random() < 0.2 and told.snapshot is None and not told.snapshots:
+            self._submit(Trim(key, offset), lambda answer: self._note_trim(answer, told, offset))
+            told.may_be_trimmed = max(told.may_be_trimmed, offset)
+            return
+        state = b"state %d" % self.rng.randrange(10**6)
+        told.snapshots.setdefault(offset, set()).add(state)
+        command = PublishSnapshot(key, offset, "text/plain", len(state), state[:16], state, trims=trims)
+        self._submit(command, lambda answer: self._note_snapshot(answer, told, offset, state, trims))
+
+    def _note_trim(self, answer: Answer, told: Told, offset: int) -> None:
+        if isinstance(answer, Receipt):
+            told.trimmed = max(told.trimmed, offset)
+        else:
+            assert isinstance(answer, Unavailable | OutcomeUnknown), answer
+
+    def _note_snapshot(self, answer: Answer, told: Told, offset: int, state: bytes, trims: bool) -> None:
+        if isinstance(answer, Receipt):
+            if told.snapshot is None or told.snapshot[0] <= offset:
+                told.snapshot = (offset, state)
+            told.trimmed = max(told.trimmed, offset if trims else 0)
+        else:
+            assert isinstance(answer, Unavailable | OutcomeUnknown | Gone | Conflict), answer
+
     # -- reading -----------------------------------------------------------------------------------------
 
     def _look(self, key: str) -> None:
@@ -177,7 +213,7 @@ class Client:
             return
         told = self.run.oracle.found(stream)
         assert not told.deleted, f"{key} is back"
-        self.run.oracle.show(told, 0, content(stream))
+        self.run.oracle.show(told, stream.earliest, content(stream, stream.earliest))
         assert stream.tail >= len(told.seen), f"{key} became shorter"
         told.closed = told.closed or stream.closed
 
@@ -234,16 +270,17 @@ class SimulatedFollower:
         self.run = run
         self.stream = stream
         self.told = told
-        self.offset = 0
+        self.offset = stream.earliest
 
     def stream_changed(self) -> None:
         with self.run.noticing():
             self._catch_up()
 
     def _catch_up(self) -> None:
-        if self.stream.deleted:
-            self.end()
-        while not self.stream.deleted and self.offset < self.stream.tail:
+        if self.stream.deleted or self.offset < self.stream.earliest:
+            self.end()  # the second: what it would read next was trimmed away
+            return
+        while self.offset < self.stream.tail:
             data = content(self.stream, self.offset, 1000)
             assert data, f"{self.told.key}: an empty read before the tail"
             self.run.oracle.show(self.told, self.offset, data)

@@ -29,6 +29,10 @@ class Told:
     deleted: bool = False
     may_be_gone: bool = False  # somebody asked for it to be deleted
     may_be_closed: bool = False
+    trimmed: int = 0  # what lies before this is not kept, as somebody was told
+    may_be_trimmed: int = 0  # the most that anybody asked for
+    snapshot: tuple[int, bytes] | None = None  # the newest that somebody was told of: offset and bytes
+    snapshots: dict[int, set[bytes]] = field(default_factory=dict)  # all that were asked for, by offset
 
     def must_be_there(self, now_s: float) -> bool:
         is_over = self.ttl_s is not None and now_s >= self.renewed_s + self.ttl_s - CLOCK_STEP_S - 0.002
@@ -82,7 +86,9 @@ class Oracle:
         self.acknowledgements += 1
 
     def show(self, told: Told, start: int, data: bytes) -> None:
-        """A reader was shown these bytes. What was shown once is shown to everybody from then on."""
+        """A reader was shown these bytes. What was shown once is shown to everybody from then on, unless trimmed."""
+        if start <= told.may_be_trimmed:
+            told.seen = told.seen.ljust(start, b"?")
         assert start <= len(told.seen), f"{told.key}: a reader skipped from {len(told.seen)} to {start}"
         old = told.seen[start : start + len(data)]
         assert data.startswith(old), f"{told.key}: {old!r} at {start} became {data!r}"
@@ -116,17 +122,35 @@ class Oracle:
             self.check_stream(self.found(stream), stream)
 
     def check_stream(self, told: Told, stream: Stream) -> None:
-        stored = content(stream)
-        assert len(stored) == stream.tail, f"{told.key}: {len(stored)} bytes before {stream.tail}"
-        assert stored.startswith(told.seen), f"{told.key}: {told.seen!r} was shown, now there is {stored!r}"
-        told.seen = stored
+        stored = content(stream, stream.earliest)
+        assert stream.earliest + len(stored) == stream.tail, f"{told.key}: {len(stored)} bytes before {stream.tail}"
+        self._check_kept(told, stream)
+        self.show(told, stream.earliest, stored)
+        assert len(told.seen) == stream.tail, f"{told.key}: {told.seen!r} was shown, now there is {stored!r}"
         for start, payload in told.acknowledged.items():
-            found = stored[start : start + len(payload)]
-            assert found == payload, f"{told.key}: {payload!r} was acknowledged at {start}, there is {found!r}"
+            if start >= stream.earliest:
+                found = told.seen[start : start + len(payload)]
+                assert found == payload, f"{told.key}: {payload!r} was acknowledged at {start}, there is {found!r}"
         assert stream.closed or not told.closed, f"{told.key} is open again"
         assert told.closed or told.may_be_closed or not stream.closed, f"{told.key} closed itself"
         told.closed = stream.closed
         self._check_messages(told, stored)
+
+    def _check_kept(self, told: Told, stream: Stream) -> None:
+        """The earliest kept offset and the snapshot are those that somebody asked for, and no older than promised."""
+        kept = f"{told.key} is kept from {stream.earliest} on"
+        assert told.trimmed <= stream.earliest <= told.may_be_trimmed, f"{kept}, told {told.trimmed}"
+        told.trimmed = stream.earliest
+        if stream.snapshot is None:
+            assert told.snapshot is None, f"{told.key}: the snapshot at {told.snapshot} is gone"
+            return
+        offset, held = stream.snapshot.offset, stream.snapshot_hot
+        assert held is not None, f"{told.key}: the bytes of the snapshot at {offset} are gone"
+        assert held[1] in told.snapshots.get(offset, ()), f"{told.key}: nobody published {held[1]!r} at {offset}"
+        if told.snapshot is not None:
+            is_newer = offset > told.snapshot[0] or (offset, held[1]) == told.snapshot
+            assert is_newer, f"{told.key}: {told.snapshot} was published, there is {held[1]!r} at {offset}"
+        told.snapshot = (offset, held[1])
 
     def _check_messages(self, told: Told, stored: bytes) -> None:
         found = [(int(match[1]), match[0]) for match in _MESSAGE.finditer(stored)]
@@ -148,5 +172,6 @@ class Oracle:
 
 JSON = "application/json"
 TEXT = "text/plain"
-KEYS = {"box/plain": TEXT, "box/json": JSON, "other/moody": TEXT, "box/produced": TEXT}
+FOLDED = "box/folded"  # has snapshots, which trim it
+KEYS = {"box/plain": TEXT, FOLDED: TEXT, "box/json": JSON, "other/moody": TEXT, "box/produced": TEXT}
 PRODUCED = "box/produced"  # never deleted nor closed: every word of its producers' answers is known beforehand
