@@ -22,6 +22,7 @@ from .verifier import Verifier
 from .writers import (
     Author,
     Closer,
+    Folder,
     Follower,
     LargeWriter,
     Lessee,
@@ -122,6 +123,7 @@ def make_authors(run: Run) -> list[Author]:
         *(Recreator(run, f"recreator{index}", 3) for index in range(2)),
         *(Closer(run, f"closer{index}") for index in range(2)),
         *(Lessee(run, f"lessee{index}") for index in range(2)),
+        *(Folder(run, f"folder{index}") for index in range(2)),
         Watcher(run, "watcher0", "shared", json=False),
         Watcher(run, "watcher1", "batches", json=True),
         Follower(run, "follower0", "produced", json=False),

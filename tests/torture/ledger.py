@@ -49,6 +49,8 @@ class Account:
     ttl_s: int | None = None
     used_after_s: float = 0.0  # it was used at this time or later, and somebody was told so
     used_before_s: float = 0.0  # nobody has used it later than this
+    snapshots: dict[int, bytes] = field(default_factory=dict)  # that were asked for, by offset
+    published: int = 0  # the offset of the newest that somebody was told of; what lies before is not kept
 
     @property
     def content_type(self) -> str:
@@ -61,6 +63,12 @@ class Account:
     def created(self, stream_id: str) -> None:
         assert self.stream_id in (None, stream_id), f"{self.path} became another stream by itself"
         self.exists, self.stream_id = Known.YES, stream_id
+
+    def forget_before(self, offset: int) -> None:
+        """A snapshot took the place of what lies before."""
+        self.published = max(self.published, offset)
+        kept = {key: one for key, one in self.attempts.items() if one.end is None or one.end > offset}
+        self.attempts = kept
 
     def may_be_over(self) -> bool:
         return self.ttl_s is not None and time.monotonic() >= self.used_after_s + self.ttl_s
@@ -77,6 +85,8 @@ class Account:
         self.used_after_s = 0.0
         self.attempts = {}
         self.seen = bytearray()
+        self.snapshots = {}
+        self.published = 0
 
     def saw(self, start: int, data: bytes) -> None:
         """A reader was given these bytes; they must never change or go away."""
@@ -93,7 +103,7 @@ class Ledger:
         self.accounts: dict[str, Account] = {}
 
     def open(self, name: str, json: bool = False) -> Account:
-        path = f"/v1/stream/{name}"
+        path = name if name.startswith("/") else f"/v1/stream/{name}"
         return self.accounts.setdefault(path, Account(path, json))
 
     def acknowledged(self) -> int:

@@ -276,6 +276,39 @@ class Lessee(Author):
             account.used_after_s = asked_s
 
 
+class Folder(Author):
+    """Publishes a snapshot of its stream now and then, small ones and large ones; what it covers is not kept."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self.bucket = f"/ds/folded-{name}"
+        self.account = self.ledger.open(f"{self.bucket}/stream")
+        self.has_bucket = False
+
+    async def step(self) -> None:
+        account = self.account
+        if not self.has_bucket:
+            assert (await self.ask("PUT", self.bucket)).status in (201, 409)
+            self.has_bucket = True
+        await self.ensure(account)
+        end = account.published
+        for _ in range(self.random.randint(1, 6)):
+            attempt = self.attempt(account, [self.size(2000)])
+            answer = await self.append(account, attempt)
+            assert answer.status == 204, answer
+            end = answer.next_offset
+        await self._publish(account, end)
+
+    async def _publish(self, account: Account, offset: int) -> None:
+        """The state is told by its offset, so that asking again is asking for the same."""
+        chance = random.Random(f"{self.name} {account.stream_id} {offset}")
+        state = f"the state of {self.name} at {offset}: ".encode() + chance.randbytes(chance.choice((0, 300, 40_000)))
+        account.snapshots[offset] = state
+        answer = await self.ask("PUT", f"{account.path}/snapshot/{offset}", state, {"Content-Type": "text/plain"})
+        assert answer.status == 204, answer
+        account.forget_before(offset)
+
+
 class Watcher(Author):
     """Follows a stream by long-polls. What it has been given must never be taken back."""
 
