@@ -88,12 +88,8 @@ class ArchiveBuilder:
 
     def _chunk(self, bucket: str, run: Sequence[ArchivedFact], names: Mapping[int, ChunkStream]) -> Iterator[bytes]:
         chunk = encode_chunk(bucket, run, names)
-        self.rows.append(
-            ChunkRow(
-                bucket, self._at, chunk.size, run[0].sequence, run[-1].sequence, run[-1].at_ms,
-                len(run), chunk.messages, chunk.payload_bytes,
-            )  # fmt: skip
-        )
+        span = (run[0].sequence, run[-1].sequence, run[-1].at_ms)
+        self.rows.append(ChunkRow(bucket, self._at, chunk.size, *span, len(run), chunk.messages, chunk.payload_bytes))
         self._at += chunk.size
         yield from chunk.pieces
 
