@@ -37,8 +37,8 @@ class Assignment(msgspec.Struct):
     block_bytes: int
     segments_min: int
     parent: int
-    archive_age_s: float = 86_400.0
-    archive_bytes_max: int = 8 << 30
+    archive_age_s: float
+    archive_bytes_max: int
 
 
 class Request(msgspec.Struct):
