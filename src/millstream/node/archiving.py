@@ -82,9 +82,7 @@ def add_to_catalog(catalog: CatalogWriter, builder: ArchiveBuilder, size: int) -
 
 def chunk_at(archive: int, row: ChunkRow) -> ArchivedChunk:
     place = (archive, row.at, row.size)
-    return ArchivedChunk(
-        row.bucket, row.last_sequence, row.first_sequence, row.last_ms, *place, row.messages, row.bytes
-    )
+    return ArchivedChunk(row.bucket, row.last_sequence, row.first_sequence, row.last_ms, *place, row.rows, row.bytes)
 
 
 def by_bucket(
@@ -117,10 +115,19 @@ def _tail_behind(fact: Fact, record: StreamRecord) -> int:
 
 
 def losses_in(log: Iterable[Logged], records: Mapping[int, StreamRecord]) -> Iterator[Loss]:
+    """Which streams have lost messages, and what they have kept."""
     for fact, sequence, _ in log:
-        if isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
-            record = records[fact.stream]
-            yield Loss(record.number, split_key(record.key)[0], sequence, None)
+        if loses(fact):
+            record = records[fact.stream]  # type: ignore[union-attr]
+            kept = None if record.deleted else record.earliest
+            yield Loss(record.number, split_key(record.key)[0], sequence, kept)
+
+
+def loses(fact: Fact) -> bool:
+    """Whether a fact takes messages away."""
+    if isinstance(fact, facts.SnapshotPublished):
+        return fact.trims
+    return isinstance(fact, facts.StreamDeleted | facts.StreamExpired | facts.Trimmed)
 
 
 class ArchiveKeeper:

@@ -19,6 +19,7 @@ from ..engine.machine import Change
 from ..engine.state import Stream
 from ..model import facts
 from ..model.facts import Fact
+from .archiving import loses
 from .followers import Followers
 
 _SLICE = 5_000  # facts sorted per loop turn
@@ -127,8 +128,8 @@ class RecentFacts:
                 fact = _whole(stream, fact, sequence)
         else:
             offset = 0 if type(fact) is facts.StreamCreated else stream.tail
-            if isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
-                tail.losses[stream.number] = (sequence, None)
+            if loses(fact):
+                tail.losses[stream.number] = (sequence, None if stream.deleted else stream.earliest)
         tail.changes.append(RecentChange(sequence, at_ms, offset, stream, fact))
         return tail
 

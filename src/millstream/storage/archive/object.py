@@ -1,7 +1,7 @@
 """One archive object: chunks of many buckets, with an index at its end.
 
     archive  "MILLARCH" | version u16 | zeros up to 16 | chunk | chunk | ... | index | trailer (32)
-    index    msgpack array of [bucket, at, size, first_sequence, last_sequence, last_ms, facts, messages, bytes]
+    index    msgpack array of [bucket, at, size, first_sequence, last_sequence, last_ms, facts, rows, bytes]
     trailer  index at u64 | index bytes u32 | crc32 of the index u32 | zeros u64 | "MILLARCH"
 
 The catalog knows every chunk, so the server never needs the index; it is there for readers without a catalog.
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...model import facts
 from ...model.errors import CorruptData, UnknownFormat
 from ..checksum import crc32
 from ..ports import ObjectStore
@@ -42,7 +41,7 @@ class ChunkRow(NamedTuple):
     last_sequence: int
     last_ms: int
     facts: int
-    messages: int
+    rows: int
     bytes: int  # of payload
 
 
@@ -89,7 +88,7 @@ class ArchiveBuilder:
     def _chunk(self, bucket: str, run: Sequence[ArchivedFact], names: Mapping[int, ChunkStream]) -> Iterator[bytes]:
         chunk = encode_chunk(bucket, run, names)
         span = (run[0].sequence, run[-1].sequence, run[-1].at_ms)
-        self.rows.append(ChunkRow(bucket, self._at, chunk.size, *span, len(run), chunk.messages, chunk.payload_bytes))
+        self.rows.append(ChunkRow(bucket, self._at, chunk.size, *span, len(run), chunk.rows, chunk.payload_bytes))
         self._at += chunk.size
         yield from chunk.pieces
 
@@ -98,7 +97,7 @@ def cut_into_chunks(happened: Iterable[ArchivedFact]) -> Iterator[list[ArchivedF
     run: list[ArchivedFact] = []
     size = 0
     for row in happened:
-        added = _FACT_BYTES + (len(row.fact.payload) if type(row.fact) is facts.Appended else 0)
+        added = _FACT_BYTES + len(getattr(row.fact, "payload", b""))
         if run and (size + added > CHUNK_BYTES or len(run) == _CHUNK_FACTS):
             yield run
             run, size = [], 0

@@ -28,7 +28,7 @@ class ArchivedChunk(NamedTuple):
     archive: int
     at: int
     size: int
-    messages: int
+    rows: int
     bytes: int
 
 
@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 
 
 _CHUNKS = (
-    "SELECT bucket, last_sequence, first_sequence, last_ms, archive, at, size, messages, bytes FROM archive_chunks"
+    "SELECT bucket, last_sequence, first_sequence, last_ms, archive, at, size, row_count, bytes FROM archive_chunks"
 )
 
 

@@ -52,6 +52,11 @@ CREATE TABLE IF NOT EXISTS extents (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS extents_by_segment ON extents (segment);
 
+CREATE TABLE IF NOT EXISTS snapshot_objects (
+    stream INTEGER PRIMARY KEY,
+    name TEXT NOT NULL           -- of a large snapshot, in the object store
+);
+
 CREATE TABLE IF NOT EXISTS segments (
     segment INTEGER PRIMARY KEY,
     bytes INTEGER NOT NULL,      -- of the whole object
@@ -75,7 +80,7 @@ CREATE TABLE IF NOT EXISTS archive_chunks (
     archive INTEGER NOT NULL,
     at INTEGER NOT NULL,
     size INTEGER NOT NULL,
-    messages INTEGER NOT NULL,
+    row_count INTEGER NOT NULL,
     bytes INTEGER NOT NULL,      -- of payload
     PRIMARY KEY (bucket, last_sequence)
 ) WITHOUT ROWID;
