@@ -26,7 +26,9 @@ from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
 from .clock import WallClock
 from .expiry import Sweeper
+from .feed import Feed
 from .followers import Followers
+from .leases import LeaseBook
 from .listing import Lister
 from .reader import Reader
 from .recent import RecentFacts
@@ -107,6 +109,8 @@ class Node:
             part_bytes=limits.part_bytes,
             on_committed=self._committed,
         )
+        self.feed = Feed(self.recent, catalog, self.objects, self.writer, self.machine.incarnation)
+        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
