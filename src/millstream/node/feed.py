@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..model import facts
+from ..model.changes import Entry
 from ..model.errors import BadRequest, CorruptData, PositionGone, Unavailable
 from ..model.facts import Fact
 from ..model.names import split_key
@@ -27,23 +28,6 @@ _CHUNKS_PER_PAGE = 16  # looked at before a page is given out, however little of
 _ATTEMPTS_MAX = 5
 
 Losses = Mapping[int, int | None]
-
-
-class Entry(NamedTuple):
-    """One change as a feed shows it; `messages` only where they were asked for."""
-
-    sequence: int
-    at_ms: int
-    stream: str
-    kind: str
-    first_offset: int
-    next_offset: int
-    content_type: str
-    messages: list[bytes] | None = None
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.messages)) if self.messages else 0
 
 
 class Page(NamedTuple):
