@@ -182,16 +182,18 @@ class FaultyFiles(QuickFiles):
             self._note(fd, written_by_sector(piece, at))
 
     def pread(self, fd: int, size: int, at: int) -> bytes:
-        return bytes(self._flipped(bytearray(super().pread(fd, size, at)), at))
+        data = bytearray(super().pread(fd, size, at))
+        self._flip(data, at)
+        return bytes(data)
 
-    def pread_cached(self, fd: int, size: int, at: int) -> bytearray | None:
-        data = super().pread_cached(fd, size, at)
-        return None if data is None else self._flipped(data, at)
+    def pread_cached(self, fd: int, buffer: memoryview, at: int) -> bool:
+        is_read = super().pread_cached(fd, buffer, at)
+        self._flip(buffer, at)
+        return is_read
 
-    def _flipped(self, data: bytearray, at: int) -> bytearray:
+    def _flip(self, data: bytearray | memoryview, at: int) -> None:
         if self.flip_bit is not None and at <= self.flip_bit // 8 < at + len(data):
             data[self.flip_bit // 8 - at] ^= 1 << (self.flip_bit % 8)
-        return data
 
     def sync(self, fd: int) -> None:
         self._change("sync")
