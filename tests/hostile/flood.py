@@ -10,8 +10,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+from . import wire
 from .mutations import CORPUS, mutated, mutated_document, odd_request
-from .wire import WAIT_S, Ended, Wire, request
+from .wire import Ended, Wire, request
 
 LAST = request("GET", "/healthz", "Connection: close")
 TOGETHER = 25  # well-formed requests that are sent in one go
@@ -22,9 +23,9 @@ class Failed(AssertionError):
     """An input that got a wrong answer, or none in time."""
 
 
-def send_in_pieces(wire: Wire, chance: random.Random, data: bytes) -> None:
+def send_in_pieces(connection: Wire, chance: random.Random, data: bytes) -> None:
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.choice((0, 0, 1, 3))))
-    wire.send(*(data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b))
+    connection.send(*(data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if a < b))
 
 
 def flood_heads(port: int, chance: random.Random, count: int, tally: Counter[str]) -> None:
@@ -32,20 +33,20 @@ def flood_heads(port: int, chance: random.Random, count: int, tally: Counter[str
     for number in range(count):
         data = mutated(chance, chance.choice(CORPUS))
         began = time.monotonic()
-        with Wire(port) as wire:
+        with Wire(port) as connection:
             try:
-                send_in_pieces(wire, chance, data + LAST)
+                send_in_pieces(connection, chance, data + LAST)
                 if number % 8 == 0:
-                    wire.wait(0.01)  # for what takes a moment, such as an acknowledgement
-                wire.end_sending()
+                    connection.wait(0.01)  # for what takes a moment, such as an acknowledgement
+                connection.end_sending()
                 while True:
-                    tally[str(wire.any_answer().status)] += 1
+                    tally[str(connection.any_answer().status)] += 1
             except Ended:
                 pass
             except (AssertionError, OSError, ValueError) as error:
                 if not isinstance(error, OSError) or isinstance(error, TimeoutError):
                     raise Failed(f"input {number}, {data!r}: {error!r}") from error
-        if time.monotonic() - began > WAIT_S:
+        if time.monotonic() - began > wire.WAIT_S:
             raise Failed(f"input {number}, {data!r} took {time.monotonic() - began:.1f} s")
 
 
@@ -57,12 +58,12 @@ def flood_values(port: int, chance: random.Random, count: int, tally: Counter[st
         while made < count and len(asked) < TOGETHER:
             asked.append(odd_request(chance))
             made += 1
-        with Wire(port) as wire:
-            wire.send(b"".join(data for _, data in asked))
+        with Wire(port) as connection:
+            connection.send(b"".join(data for _, data in asked))
             while asked:
                 method, data = asked.popleft()
                 try:
-                    answer = wire.answer(method)
+                    answer = connection.answer(method)
                 except (AssertionError, OSError, ValueError) as error:
                     raise Failed(f"one of the first {made} inputs, {data!r}: {error!r}") from error
                 tally[str(answer.status)] += 1
@@ -72,14 +73,14 @@ def flood_values(port: int, chance: random.Random, count: int, tally: Counter[st
 
 def flood_documents(port: int, chance: random.Random, count: int, tally: Counter[str]) -> None:
     """Documents that are not quite JSON, or just still are."""
-    with Wire(port) as wire:
+    with Wire(port) as connection:
         for first in range(0, count, TOGETHER):
             bodies = [mutated_document(chance) for _ in range(min(TOGETHER, count - first))]
-            wire.send(
+            connection.send(
                 b"".join(request("POST", DOCUMENTS, "Content-Type: application/json", body=body) for body in bodies)
             )
             for body in bodies:
-                status = wire.answer("POST").status
+                status = connection.answer("POST").status
                 tally[str(status)] += 1
                 if status not in (204, 400, 503):
                     raise Failed(f"{body!r} got {status}")
@@ -103,4 +104,5 @@ def flood(port: int, kind: str, seed: int, count: int) -> Counter[str]:
 
 
 if __name__ == "__main__":
+    wire.WAIT_S = 30.0  # beside other work; what takes longer hangs
     print(json.dumps(flood(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))

@@ -100,3 +100,21 @@ def test_what_a_slow_reader_has_not_taken_is_not_kept_for_it(server: ServerProce
     for one in slow:
         one.close()
     assert grown_mib < 50 * 1.5, "more than an event of 256 KiB each, and what the kernel takes"
+
+
+def test_connections_that_come_and_go_leave_nothing_behind(server: ServerProcess) -> None:
+    """Without waiting for a collection, which is rare: each held its last request, and with it perhaps a large body."""
+    body = request("POST", PATH, "Content-Type: text/plain", "Producer-Id: p", body=b"refused" * 20_000)
+
+    def come_and_go(times: int) -> None:
+        for _ in range(times):
+            with Wire(server.port) as wire:
+                wire.send(body)
+                assert wire.answer("POST").status == 400
+
+    come_and_go(200)
+    before_mib = resident_mib(server.pid)
+    come_and_go(2000)
+    grown_mib = resident_mib(server.pid) - before_mib
+    print(f"2000 connections with a body of 140 KB each: {grown_mib:.1f} MiB")
+    assert grown_mib < 10
