@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from .errors import BadRequest
-from .facts import BucketSettings, Producer
+from .facts import BucketSettings, Producer, Stored
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
@@ -79,4 +79,39 @@ class DeleteBucket(msgspec.Struct, frozen=True, gc=False):
     bucket: str
 
 
-Command = Create | Append | Delete | Expire | Touch | CreateBucket | ChangeBucket | DeleteBucket
+class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Messages of one stream that lie one after the other in a transaction's object."""
+
+    stored: Stored
+    lengths: list[int]
+
+
+class Addition(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a transaction adds to one stream."""
+
+    stream: str  # its name inside the bucket
+    slices: list[Slice]
+    fault: str | None = None  # why a message is no JSON, which matters if the stream is
+
+
+class CommitTransaction(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+    app: str
+    version: int
+    additions: list[Addition]
+    messages: int = 0
+    bytes: int = 0
+    object: int | None = None
+    create: bool = False
+    content_type: str | None = None
+
+
+class ForgetTransactions(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+    app: str
+
+
+StreamCommand = Create | Append | Delete | Expire | Touch
+BucketCommand = CreateBucket | ChangeBucket | DeleteBucket
+TransactionCommand = CommitTransaction | ForgetTransactions
+Command = StreamCommand | BucketCommand | TransactionCommand

@@ -7,7 +7,8 @@
      │    ├── Gone                  it was here and is not any more: another incarnation, trimmed history
      │    ├── Conflict              well-formed, but the stream's state says no
      │    │    ├── StreamClosed
-     │    │    └── SequenceGap
+     │    │    ├── SequenceGap
+     │    │    └── TransactionRefused  with the reasons
      │    ├── Fenced                a newer epoch of this producer exists
      │    ├── PreconditionFailed    If-Match names another state
      │    ├── TooLarge              over a documented limit
@@ -23,6 +24,9 @@ How they look on the wire is one table per protocol (`protocol/http/error_table.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class MillstreamError(Exception):
@@ -76,6 +80,24 @@ class SequenceGap(Conflict):
         super().__init__(message)
         self.expected = expected
         self.received = received
+
+
+class Reason(NamedTuple):
+    """Why a transaction cannot be committed: about a part, or about a stream."""
+
+    code: str
+    message: str
+    part: str | None = None
+    stream: str | None = None
+
+
+class TransactionRefused(Conflict):
+    code = "transaction_refused"
+
+    def __init__(self, reasons: Sequence[Reason], count: int) -> None:
+        super().__init__(f"Nothing was appended, for {count} reason{'s' * (count != 1)}: {reasons[0].message}")
+        self.reasons = reasons
+        self.count = count  # of all, the listed ones among them
 
 
 class Fenced(Refused):

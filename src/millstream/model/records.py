@@ -57,6 +57,17 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     writers: Writers | None = None
 
 
+class Application(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last transaction an application has committed."""
+
+    version: int
+    messages: int
+    bytes: int
+    streams: int
+    created: int
+    at_ms: int
+
+
 class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     name: str
     created_ms: int
@@ -64,6 +75,7 @@ class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     deleted: bool = False
     streams: int = 0
     settings: BucketSettings = DEFAULT_BUCKET_SETTINGS
+    apps: dict[str, Application] | None = None  # who writes transactions; never changed, only replaced
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):

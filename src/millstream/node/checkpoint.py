@@ -28,8 +28,10 @@ from ..storage.journal.recovery import read_batches
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+from ..storage.transactions.objects import read_stored
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
+_FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
 
 # A fact about a stream, its sequence and its time. A plain tuple: one is made for every append.
@@ -62,8 +64,8 @@ class Stretch:
         elif isinstance(fact, facts.StreamCreated):
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
-        elif kind is facts.BucketCreated or kind is facts.BucketDeleted or kind is facts.BucketChanged:
-            self.bucket_facts.append((fact, at_ms))  # type: ignore[arg-type]
+        elif isinstance(fact, facts.BucketFact):
+            self.bucket_facts.append((fact, at_ms))
         else:
             self._take_stream_fact(fact, sequence, at_ms)  # type: ignore[arg-type]
 
@@ -175,13 +177,35 @@ class Checkpointer:
         for number in sorted(stretch.happened):
             if records[number].deleted:
                 continue
-            offset, columns = columns_in(stretch.happened[number])
-            if columns.payloads:
-                builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
-                builder.add(number, offset, columns)
+            for appends in self._in_memory(stretch.happened[number]):
+                offset, columns = columns_in(appends)
+                if columns.payloads:
+                    builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
+                    builder.add(number, offset, columns)
+                if builder is not None and builder.size >= _STRETCH_BYTES_MAX:
+                    self._finish(builder)
+                    builder = None
         if builder is not None:
-            size = builder.finish(self.objects)
-            self.catalog.add_segment(builder.segment, size, builder.extents)
+            self._finish(builder)
+
+    def _finish(self, builder: SegmentBuilder) -> None:
+        size = builder.finish(self.objects)
+        self.catalog.add_segment(builder.segment, size, builder.extents)
+
+    def _in_memory(self, happened: list[Happened]) -> Iterator[list[Happened]]:
+        """What happened to a stream, with the payloads that lie in transactions' objects; a few of those at a time."""
+        ready: list[Happened] = []
+        fetched = 0
+        for fact, sequence, at_ms in happened:
+            if type(fact) is facts.Appended and fact.stored is not None:
+                payload = read_stored(self.objects, fact.stored, facts.size_of(fact))
+                fact = replace(fact, payload=payload, stored=None)
+                fetched += len(payload)
+            ready.append((fact, sequence, at_ms))
+            if fetched >= _FETCHED_BYTES_MAX:
+                yield ready
+                ready, fetched = [], 0
+        yield ready
 
     def _save_producers(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
         for number, happened in stretch.happened.items():

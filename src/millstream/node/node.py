@@ -24,12 +24,16 @@ from ..storage.data_dir import DataDir, lock_directory
 from ..storage.files import Files
 from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
+from ..storage.transactions.objects import StoredPayloads
 from .clock import WallClock
 from .expiry import Sweeper
 from .followers import Followers
 from .listing import Lister
 from .reader import Reader
 from .recovery import check_agreement, prepare_catalog, replay
+from .staged_parts import StagedPart, load_staged
+from .staging_worker import StagingWorker
+from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
@@ -55,6 +59,11 @@ class NodeLimits(msgspec.Struct, frozen=True):
     low_space_bytes: int = 256 << 20
     producers_max: int = 10_000
     ttl_renewal: bool = True
+    append_bytes_max: int = 64 << 20
+    staged_ttl_s: float = 86_400.0
+    staged_bytes_max: int = 64 << 30
+    transaction_bytes_max: int = 4 << 30
+    transaction_apps_max: int = 1000
 
 
 @dataclass(slots=True)
@@ -69,6 +78,8 @@ class Recovered:
     catalog: CatalogReader
     clock: WallClock
     machine: Machine
+    objects: LocalObjects
+    staged: list[StagedPart]
     replayed: int
     recovery_s: float
 
@@ -87,7 +98,7 @@ class Node:
         self._data_dir = recovered.data_dir
         self._files = recovered.files
         self._lock_fd = recovered.lock_fd
-        self.objects = LocalObjects(self._data_dir.objects, self._files)
+        self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
         self.followers = Followers()
         self.writer = Writer(
@@ -101,6 +112,7 @@ class Node:
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
+        self.transactions = self._make_transactions(recovered.staged)
         self._watch: asyncio.Task[None] | None = None
         self.appended_messages = 0
         self.appended_bytes = 0
@@ -126,11 +138,27 @@ class Node:
             now_s=time.monotonic,
         )
 
+    def _make_transactions(self, staged: list[StagedPart]) -> Transactions:
+        limits = self.limits
+        worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
+        transactions = Transactions(
+            self.machine,
+            self.writer,
+            self.objects,
+            self.clock,
+            worker,
+            TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
+            staged,
+        )
+        self.upkeep.on_cooled = transactions.cooled
+        return transactions
+
     def start(self) -> None:
         for upload in list(self.machine.uploads):
             self.writer.drop_upload(upload)  # their clients were never answered
         self.upkeep.start()
         self.sweeper.start()
+        self.transactions.start()
         self._watch = asyncio.create_task(self._watch_limits(), name="limits")
 
     async def close(self) -> None:
@@ -140,6 +168,7 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
         await self.sweeper.stop()
+        await self.transactions.close()
         await self.writer.drain()
         await self.upkeep.stop()
         self.writer.stop()
@@ -252,15 +281,21 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
         prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
+        objects = LocalObjects(data_dir.objects, files)
         machine = Machine(
             catalog,
             incarnation=journal.incarnation,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
+            apps_max=limits.transaction_apps_max,
+            payloads=StoredPayloads(objects),
         )
         replayed = replay(machine, journal, catalog, clock)
+        staged = load_staged(objects, machine)
         seconds = time.monotonic() - started
-        return Recovered(limits, data_dir, files, lock_fd, journal, catalog, clock, machine, replayed, seconds)
+        return Recovered(
+            limits, data_dir, files, lock_fd, journal, catalog, clock, machine, objects, staged, replayed, seconds
+        )
     except BaseException:
         files.close(lock_fd)
         raise
