@@ -141,17 +141,13 @@ def _create(
 ) -> Stream:
     if former is not None and not former.view().deleted:
         machine.admit(former, facts.StreamExpired(former.number), now_ms, changes)
-    return machine.admit_new(
-        facts.StreamCreated(key, content_type, ttl_s, None, machine.ttl_renewal), now_ms, changes
-    )
+    return machine.admit_new(facts.StreamCreated(key, content_type, ttl_s, None, machine.ttl_renewal), now_ms, changes)
 
 
 def _append(machine: Machine, stream: Stream, addition: Addition, now_ms: int, changes: list[Change]) -> None:
     for piece in addition.slices:
         view = stream.pending or stream
-        fact = Appended(
-            view.number, view.tail, *next_id(view, now_ms), b"", piece.lengths, stored=piece.stored
-        )
+        fact = Appended(view.number, view.tail, *next_id(view, now_ms), b"", piece.lengths, stored=piece.stored)
         machine.admit(stream, fact, now_ms, changes)
 
 

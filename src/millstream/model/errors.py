@@ -11,6 +11,7 @@
      │    │    └── TransactionRefused  with the reasons
      │    ├── Fenced                a newer epoch of this producer exists
      │    ├── PreconditionFailed    If-Match names another state
+     │    ├── UnsupportedMedia      a body of a type that is not understood here
      │    ├── TooLarge              over a documented limit
      │    └── TooMany               over a cap that only the operator can raise
      ├── Unavailable              the server cannot do it now; retry later
@@ -56,9 +57,12 @@ class NotFound(Refused):
 class Gone(Refused):
     code = "gone"
 
-    def __init__(self, message: str, *, code: str | None = None, earliest: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, earliest: int | None = None, key: str | None = None
+    ) -> None:
         super().__init__(message, code=code)
         self.earliest = earliest
+        self.key = key  # of the stream whose history was trimmed
 
 
 class Conflict(Refused):
@@ -110,6 +114,10 @@ class Fenced(Refused):
 
 class PreconditionFailed(Refused):
     code = "precondition_failed"
+
+
+class UnsupportedMedia(Refused):
+    code = "unsupported_media_type"
 
 
 class TooLarge(Refused):

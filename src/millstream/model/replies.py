@@ -18,6 +18,8 @@ class Outcome(Enum):
     TOUCHED = "touched"
     CHANGED = "changed"
     COMMITTED = "committed"
+    TRIMMED = "trimmed"
+    PUBLISHED = "published"
     NOTHING = "nothing"
 
 

@@ -31,7 +31,7 @@ from .followers import Followers
 from .listing import Lister
 from .reader import Reader
 from .recovery import check_agreement, prepare_catalog, replay
-from .staged_parts import StagedPart, load_staged
+from .staged_parts import Leftovers, find_leftovers
 from .staging_worker import StagingWorker
 from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
@@ -79,7 +79,7 @@ class Recovered:
     clock: WallClock
     machine: Machine
     objects: LocalObjects
-    staged: list[StagedPart]
+    leftovers: Leftovers
     replayed: int
     recovery_s: float
 
@@ -112,7 +112,7 @@ class Node:
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
-        self.transactions = self._make_transactions(recovered.staged)
+        self.transactions = self._make_transactions(recovered.leftovers)
         self._watch: asyncio.Task[None] | None = None
         self.appended_messages = 0
         self.appended_bytes = 0
@@ -138,7 +138,7 @@ class Node:
             now_s=time.monotonic,
         )
 
-    def _make_transactions(self, staged: list[StagedPart]) -> Transactions:
+    def _make_transactions(self, leftovers: Leftovers) -> Transactions:
         limits = self.limits
         worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
         transactions = Transactions(
@@ -148,8 +148,9 @@ class Node:
             self.clock,
             worker,
             TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
-            staged,
+            leftovers,
         )
+        transactions.on_committed = self._transaction_committed
         self.upkeep.on_cooled = transactions.cooled
         return transactions
 
@@ -236,6 +237,9 @@ class Node:
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
 
+    def _transaction_committed(self, size: int) -> None:
+        self.upkeep.bytes_since_cut += size
+
     async def _watch_limits(self) -> None:
         while True:
             try:
@@ -291,10 +295,10 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
             payloads=StoredPayloads(objects),
         )
         replayed = replay(machine, journal, catalog, clock)
-        staged = load_staged(objects, machine)
+        leftovers = find_leftovers(objects, machine)
         seconds = time.monotonic() - started
         return Recovered(
-            limits, data_dir, files, lock_fd, journal, catalog, clock, machine, objects, staged, replayed, seconds
+            limits, data_dir, files, lock_fd, journal, catalog, clock, machine, objects, leftovers, replayed, seconds
         )
     except BaseException:
         files.close(lock_fd)

@@ -16,6 +16,7 @@ from ..storage.transactions.parts import PartHead, part_name, part_number, read_
 
 log = logging.getLogger(__name__)
 
+BODIES = "bodies"  # what clients have sent, until it is a part
 PARTS_MAX = 100_000  # of one transaction
 ALL_PARTS_MAX = 500_000
 
@@ -88,10 +89,18 @@ class StagedParts:
             self.bytes -= part.head.bytes
 
 
-def load_staged(objects: LocalObjects, machine: Machine) -> list[StagedPart]:
-    """What was staged before a restart, the oldest first; and whether the transactions' objects are there."""
-    objects.prepare(staged_objects.FOLDER)
-    objects.prepare(transaction_objects.FOLDER)
+class Leftovers(msgspec.Struct):
+    """What transactions left in the object store before a restart."""
+
+    parts: list[StagedPart]  # the oldest first
+    objects: set[int]
+
+
+def find_leftovers(objects: LocalObjects, machine: Machine) -> Leftovers:
+    """Raises `CorruptData` when the object of a transaction is missing that the segments do not have yet."""
+    for folder in (BODIES, staged_objects.FOLDER, transaction_objects.FOLDER):
+        objects.prepare(folder)
+    objects.remove(name for name, _ in objects.list(BODIES))
     present = {transaction_objects.object_number(name) for name, _ in objects.list(transaction_objects.FOLDER)}
     for number in machine.objects:
         if number not in present:
@@ -106,4 +115,4 @@ def load_staged(objects: LocalObjects, machine: Machine) -> list[StagedPart]:
         except CorruptData as error:
             log.error("A staged part is dropped, it has to be staged again: %s", error.message)
             objects.remove([part_name(number)])
-    return parts
+    return Leftovers(parts, present)

@@ -18,10 +18,13 @@ from ..protocol.http.extension.paths import (
     check_stream,
     parse_bucketed,
 )
+from ..protocol.http.extension.transactions import TRANSACTIONS
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .http_connection import HttpConnection
+from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
+from .transaction_routes import TransactionRoutes
 
 _JSON = b"Content-Type: application/json\r\n"
 
@@ -30,11 +33,15 @@ class BucketRoutes:
     def __init__(self, node: Node, streams: StreamRoutes) -> None:
         self._node = node
         self._streams = streams
+        self._transactions = TransactionRoutes(node, streams.settings)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         path = parse_bucketed(request.path)
         if path.stream is None:
             self._serve_bucket(conn, request, path.bucket)
+        elif path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
+            check_bucket(path.bucket)
+            self._transactions.serve(conn, request, path.bucket, path.rest[1:])
         elif path.stream == LISTING:
             self._serve_listing(conn, request, path)
         elif path.rest:
@@ -42,6 +49,14 @@ class BucketRoutes:
         else:
             check_new_stream(path) if request.method == b"PUT" else check_stream(path)
             self._streams.serve(conn, request, path.key, needs_bucket=True)
+
+    def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
+        """Where a large body goes that is about to arrive; None: into memory."""
+        path = parse_bucketed(request.path)
+        if path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
+            check_bucket(path.bucket)
+            return self._transactions.claim_body(conn, request, path.bucket, path.rest[1:])
+        return None
 
     # -- buckets -----------------------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ def _pieces(batch: Any) -> Iterator[Any]:
 def check_batch_sizes(source: BinaryIO) -> None:
     """Walk over the messages of the stream: pyarrow would take a batch of any size into memory before we see it.
 
-        message   0xffffffff | metadata length i32 | metadata (a flatbuffer) | body
+    message   0xffffffff | metadata length i32 | metadata (a flatbuffer) | body
     """
     while True:
         head = source.read(8)

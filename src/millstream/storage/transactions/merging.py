@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, count, repeat
+from itertools import accumulate, count, pairwise, repeat
 
 import msgspec
 
@@ -83,7 +83,7 @@ def _ordered(store: ObjectStore, sources: list[_Source]) -> Iterator[_Piece]:
             yield read_payload(store, source.part, source.group), lengths_of(source.group)
         return
     orders = [orders_of(source.group) for source in sources]
-    if all(before[-1] <= after[0] for before, after in zip(orders, orders[1:], strict=False)):  # type: ignore[operator]
+    if all(before[-1] <= after[0] for before, after in pairwise(orders)):  # type: ignore[operator]
         for source in sources:
             yield read_payload(store, source.part, source.group), lengths_of(source.group)
         return
