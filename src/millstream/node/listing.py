@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from ..engine.machine import Machine
-from ..model.records import StreamRecord
+from ..model.records import BucketRecord, StreamRecord
 from ..storage.catalog import CatalogReader
 
 _LAST = "\U0010ffff" * 2  # sorts behind every name
@@ -35,6 +35,12 @@ class Lister:
             if len(found) > limit:
                 return found[:limit], True
         return found, False
+
+    def buckets(self) -> list[BucketRecord]:
+        """All buckets there are, in no order."""
+        records = {record.name: record for record in self._catalog.buckets()}
+        records.update(self._machine.buckets)
+        return [record for record in records.values() if not record.deleted]
 
     def _candidates(self, bucket: str, first: str, base: str, page: int) -> Iterator[tuple[str, StreamRecord | None]]:
         """Keys in order, each once, with the catalog's record where it has one."""

@@ -31,6 +31,8 @@ from .followers import Followers
 from .listing import Lister
 from .reader import Reader
 from .recovery import check_agreement, prepare_catalog, replay
+from .retention import Retention
+from .snapshots import remove_orphans
 from .staged_parts import Leftovers, find_leftovers
 from .staging_worker import StagingWorker
 from .transactions import TransactionLimits, Transactions
@@ -64,6 +66,7 @@ class NodeLimits(msgspec.Struct, frozen=True):
     staged_bytes_max: int = 64 << 30
     transaction_bytes_max: int = 4 << 30
     transaction_apps_max: int = 1000
+    retention_every_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -113,6 +116,10 @@ class Node:
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
         self.transactions = self._make_transactions(recovered.leftovers)
+        self.retention = Retention(
+            self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
+        )
+        remove_orphans(self.objects, catalog, self.machine)
         self._watch: asyncio.Task[None] | None = None
         self.appended_messages = 0
         self.appended_bytes = 0
@@ -160,6 +167,7 @@ class Node:
         self.upkeep.start()
         self.sweeper.start()
         self.transactions.start()
+        self.retention.start()
         self._watch = asyncio.create_task(self._watch_limits(), name="limits")
 
     async def close(self) -> None:
@@ -170,6 +178,7 @@ class Node:
                 await self._watch
         await self.sweeper.stop()
         await self.transactions.close()
+        await self.retention.stop()
         await self.writer.drain()
         await self.upkeep.stop()
         self.writer.stop()

@@ -91,6 +91,18 @@ class ObjectSink:
         finally:
             self._writer.abort()
 
+    async def take(self) -> bytes:
+        """The body itself, of one that turned out small; there will be no object."""
+        self._is_ours = False
+        try:
+            if self._syncing is not None:
+                await self._syncing
+            return await asyncio.to_thread(self._writer.content)
+        except OSError as error:
+            raise _refused(error) from None
+        finally:
+            self._writer.abort()
+
     def abort(self) -> None:
         if not self._is_ours:
             return

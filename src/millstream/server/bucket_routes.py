@@ -23,6 +23,7 @@ from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
+from .snapshot_routes import SnapshotRoutes
 from .stream_routes import StreamRoutes
 from .transaction_routes import TransactionRoutes
 
@@ -34,6 +35,7 @@ class BucketRoutes:
         self._node = node
         self._streams = streams
         self._transactions = TransactionRoutes(node, streams.settings)
+        self._snapshots = SnapshotRoutes(streams)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         path = parse_bucketed(request.path)
@@ -45,7 +47,8 @@ class BucketRoutes:
         elif path.stream == LISTING:
             self._serve_listing(conn, request, path)
         elif path.rest:
-            raise NotFound("Nothing is here. A stream is /{bucket}/{stream}.", code="unknown_route")
+            check_stream(path)
+            self._snapshots.serve(conn, request, path)
         else:
             check_new_stream(path) if request.method == b"PUT" else check_stream(path)
             self._streams.serve(conn, request, path.key, needs_bucket=True)
@@ -56,7 +59,9 @@ class BucketRoutes:
         if path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
             check_bucket(path.bucket)
             return self._transactions.claim_body(conn, request, path.bucket, path.rest[1:])
-        return None
+        if path.stream is None or path.stream == LISTING or not path.rest:
+            return None
+        return self._snapshots.claim_body(conn, request, path)
 
     # -- buckets -----------------------------------------------------------------------------------------
 
