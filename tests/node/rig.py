@@ -223,6 +223,7 @@ def abandon(node: Node) -> None:
     """End what a node holds of the process, its lock included, without finishing anything."""
     node.writer._failed = True  # a commit that the loop has scheduled must not run: the process is gone
     node.writer.stop()
+    node.transactions.abandon()
     node.journal.close()
     node.catalog.close()
     node.objects.close()

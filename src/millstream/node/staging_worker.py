@@ -90,6 +90,13 @@ class StagingWorker:
         self._closed = True
         await self._end()
 
+    def kill(self) -> None:
+        """End the process now, whatever it does."""
+        self._closed = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
     async def _end(self, patience_s: float = _END_S) -> None:
         process, self._process = self._process, None
         if process is None:

@@ -116,6 +116,10 @@ class Transactions:
                 await self._sweeper
         await self._worker.close()
 
+    def abandon(self) -> None:
+        """Let go as a killed process does."""
+        self._worker.kill()
+
     # -- staging -----------------------------------------------------------------------------------------
 
     def admit(self, bucket: str, app: str, version: int, part: str) -> bool:
