@@ -404,6 +404,7 @@ async def test_a_journal_that_fails_leaves_the_outcome_open_and_the_object_there
     with pytest.raises(Unavailable):
         await desk.commit(1, "0")
     rig.die()
+    await rig.reap()
 
 
 async def test_forgetting_an_application(tmp_path):
