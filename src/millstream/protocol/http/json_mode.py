@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 import msgspec
 
 from ...model.commands import EMPTY_BODY, Body
 from ...model.errors import BadRequest
+from ...model.json_text import HALF_PAIR, without_half_pairs
 
 MESSAGES_MAX = 1 << 16  # in one append: 64 MiB of tiny ones would take gigabytes, and seconds of everybody's time
 _WHITE_SPACE = b" \t\r\n"
 _BETWEEN = b" \t\r\n,"
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _value = msgspec.json.Decoder(msgspec.Raw)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -28,7 +27,7 @@ def split_body(body: bytes) -> Body:
         try:
             return _split(text)
         except msgspec.DecodeError:
-            if _HALF_PAIR.search(text) is None:
+            if HALF_PAIR.search(text) is None:
                 raise
         return _split_with_half_pairs(text)
     except UnicodeDecodeError as error:
@@ -54,9 +53,8 @@ def _split(text: bytes) -> Body:
 
 
 def _split_with_half_pairs(text: bytes) -> Body:
-    """RFC 8259 allows an escaped half of a surrogate pair, as JavaScript makes it of a string cut inside an emoji;
-    msgspec does not. So it is shown another escape of the same length, and the messages are cut where it finds them."""
-    shown = _split(_HALF_PAIR.sub(rb"\\u0041", text))
+    """The messages are cut where msgspec finds them in a text of the same lengths."""
+    shown = _split(without_half_pairs(text))
     if shown.fault is not None:
         return shown
     messages, at = [], int(text[:1] == b"[")
