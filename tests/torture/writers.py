@@ -19,6 +19,7 @@ from .ledger import Account, Attempt, Known, Ledger
 from .messages import SIZE_MIN, Label, Mint
 
 PRESSURE_PAUSE_S = 0.05
+NDJSON = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +285,7 @@ class Folder(Author):
         self.bucket = f"/ds/folded-{name}"
         self.account = self.ledger.open(f"{self.bucket}/stream")
         self.has_bucket = False
+        self.published = 0
 
     async def step(self) -> None:
         account = self.account
@@ -307,6 +309,69 @@ class Folder(Author):
         answer = await self.ask("PUT", f"{account.path}/snapshot/{offset}", state, {"Content-Type": "text/plain"})
         assert answer.status == 204, answer
         account.forget_before(offset)
+        self.published += 1
+
+
+class Committer(Author):
+    """Transactions over several streams: staged, then committed until it knows. Each is there once, as a whole."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self.bucket = f"/ds/committed-{name}"
+        self.streams = [self.ledger.open(f"{self.bucket}/s{index}") for index in range(4)]
+        self.has_bucket = False
+        self.version = self.committed = 0
+        self.current: list[tuple[Account, Attempt]] = []
+
+    async def step(self) -> None:
+        if not self.has_bucket:
+            assert (await self.ask("PUT", self.bucket)).status in (201, 409)
+            self.has_bucket = True
+        if not self.current:
+            self.version += 1
+            chosen = self.random.sample(self.streams, self.random.randint(1, 4))
+            self.current = [(account, self._some_messages(account)) for account in chosen]
+        outcomes = {attempt.happened for _, attempt in self.current}
+        assert len(outcomes) == 1, f"{self.name}: half of transaction {self.version} is there: {self.current}"
+        await self._commit(is_known=outcomes == {Known.YES})
+        if self.random.random() < 0.1:
+            await self._commit(is_known=True)  # as if the answer had been lost
+        self.current = []
+        self.committed += 1
+
+    def _some_messages(self, account: Account) -> Attempt:
+        return self.attempt(account, [self.size(1500) for _ in range(self.random.randint(1, 3))])
+
+    async def _commit(self, is_known: bool) -> None:
+        target = f"{self.bucket}/streams/transactions/{self.name}/{self.version}"
+        parts = [self.current[:2], self.current[2:]]
+        for number, part in enumerate(parts):
+            answer = await self.ask("PUT", f"{target}/{number}", self._rows(part), {"Content-Type": NDJSON})
+            assert answer.status == 200, answer
+            assert json.loads(answer.body)["duplicate"] is is_known, answer
+        for account, attempt in self.current:
+            account.note(attempt)
+            if not is_known:
+                attempt.happened = Known.MAYBE
+                account.exists = Known.YES if account.exists is Known.YES else Known.MAYBE
+        listed = json.dumps({"parts": [str(number) for number in range(len(parts))], "create": True})
+        answer = await self.ask("POST", target, listed.encode(), {"Content-Type": "application/json"})
+        assert answer.status == 200, answer
+        assert json.loads(answer.body)["duplicate"] is is_known, (self.version, answer)
+        for account, attempt in self.current:
+            attempt.happened = Known.YES
+            account.exists = account.exists if is_known else Known.YES
+
+    def _rows(self, part: list[tuple[Account, Attempt]]) -> bytes:
+        rows = [
+            {
+                "stream": account.path.rpartition("/")[2],
+                "value": base64.b64encode(self.mint.message(label, False)).decode(),
+            }
+            for account, attempt in part
+            for label in attempt.labels
+        ]
+        return "\n".join(map(json.dumps, rows)).encode()
 
 
 class Watcher(Author):
