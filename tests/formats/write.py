@@ -56,7 +56,7 @@ def write(folder: Path) -> None:
 
 def paths() -> list[str]:
     return [f"{FLAT}/{name}" for name in ("text", "json", "bytes", "closed", "produced", "leased")] + [
-        f"{BUCKETED}/{name}" for name in ("folded", "listed")
+        f"{BUCKETED}/{name}" for name in ("folded", "listed", "committed")
     ]
 
 
@@ -92,6 +92,17 @@ def write_second_half(port: int) -> None:
     post(port, f"{BUCKETED}/folded", b"three,")
     put(port, f"{BUCKETED}/listed")
     produce(port, 1)
+    commit(port, 1)
+
+
+def commit(port: int, version: int) -> None:
+    target = f"{BUCKETED}/streams/transactions/job/{version}"
+    rows = b"\n".join(b'{"stream":"committed","json":"row %d of %d"}' % (row, version) for row in range(3))
+    assert (
+        ask(port, request("PUT", f"{target}/0", "Content-Type: application/x-ndjson", body=rows), "PUT").status == 200
+    )
+    listed = b'{"parts":["0"],"create":true,"content_type":"application/json"}'
+    assert ask(port, request("POST", target, "Content-Type: application/json", body=listed), "POST").status == 200
 
 
 def write_last_words(port: int) -> None:
@@ -102,6 +113,7 @@ def write_last_words(port: int) -> None:
     assert ask(port, lease, "PUT").status == 201
     post(port, f"{BUCKETED}/folded", b"four,")
     produce(port, 2)
+    commit(port, 2)
 
 
 def described(port: int, path: str) -> dict[str, object]:
