@@ -253,7 +253,6 @@ def test_single_rows_make_a_batch_too():
 
 
 def test_numbers_of_any_width_are_written():
-    numbers = [(1, 0, 0, 0), (9, 5, 7, 9), (10, 5, 10**12, 10), (2**53, 2**45, 2**60, 2**62)]
     rows = [
         ArchivedFact(sequence, at_ms, 0, facts.Appended(2, 0, id_ms, id_seq, b""))
         for sequence, at_ms, id_ms, id_seq in [
