@@ -29,6 +29,7 @@ import creation_and_memory
 import fanout
 import reads
 import recovery
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -39,6 +40,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
+    "transactions": transactions.measure,
 }
 
 

@@ -381,7 +381,7 @@ async def test_numbers_are_never_used_again(tmp_path):
 async def test_the_helper_may_die(tmp_path):
     async with a_desk(tmp_path) as desk:
         await desk.stage(1, "0", ("a", 1))
-        desk.rig.node.transactions._worker._process.kill()
+        desk.rig.node.transactions._stager._process.kill()
         with pytest.raises(Unavailable):
             await desk.stage(1, "1", ("a", 2))
         await desk.stage(1, "1", ("a", 2))

@@ -74,7 +74,8 @@ class Transactions:
         writer: Writer,
         objects: LocalObjects,
         clock: WallClock,
-        worker: StagingWorker,
+        stager: StagingWorker,
+        merger: StagingWorker,
         limits: TransactionLimits,
         leftovers: Leftovers,
     ) -> None:
@@ -82,7 +83,8 @@ class Transactions:
         self._writer = writer
         self._objects = objects
         self._clock = clock
-        self._worker = worker
+        self._stager = stager
+        self._merger = merger  # of its own: a commit does not wait for gigabytes that somebody stages
         self._limits = limits
         self.parts = StagedParts()
         self.stored = set(leftovers.objects)  # the transactions' objects that are there
@@ -114,11 +116,13 @@ class Transactions:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self._worker.close()
+        await self._stager.close()
+        await self._merger.close()
 
     def abandon(self) -> None:
         """Let go as a killed process does."""
-        self._worker.kill()
+        self._stager.kill()
+        self._merger.kill()
 
     # -- staging -----------------------------------------------------------------------------------------
 
@@ -149,7 +153,7 @@ class Transactions:
         created_ms = self._machine.visible_bucket(bucket).created_ms
         head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
         number = self._next_number()
-        report = await self._worker.run(StageJob(body, is_arrow, number, head))
+        report = await self._stager.run(StageJob(body, is_arrow, number, head))
         assert report.head is not None
         staged = StagedPart(number, report.head)
         try:
@@ -240,7 +244,7 @@ class Transactions:
         number = self._next_number()
         self._preparing.add(number)
         try:
-            merged = (await self._worker.run(MergeJob(number, [part.number for part in parts]))).merged
+            merged = (await self._merger.run(MergeJob(number, [part.number for part in parts]))).merged
             assert merged is not None
             self.stored.add(number)
             if merged.streams > STREAMS_MAX:
