@@ -26,6 +26,7 @@ from dataclasses import asdict
 
 import appends
 import creation_and_memory
+import extensions
 import fanout
 import reads
 import recovery
@@ -40,6 +41,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
+    "extensions": extensions.measure,
     "transactions": transactions.measure,
 }
 

@@ -25,9 +25,11 @@ from millstream.model.errors import (
     TransactionRefused,
     Unavailable,
 )
+from millstream.node.feed import FeedWish
 from millstream.node.node import NodeLimits
 from millstream.node.staged_parts import BODIES, StagedPart
 from millstream.node.transactions import Committed, PartName
+from millstream.storage.archive.rows import selected
 from millstream.storage.doctor import examine
 
 pytestmark = pytest.mark.timeout(60)
@@ -317,7 +319,7 @@ async def test_parts_of_a_bucket_that_was_deleted_are_not_those_of_the_next(tmp_
 
 
 async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
-    async with a_desk(tmp_path, kind=RealRig) as desk:
+    async with a_desk(tmp_path, replace(TINY, lease_s=0.0), kind=RealRig) as desk:
         desk.rig.node.start()
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
@@ -330,8 +332,46 @@ async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
         assert await desk.read("a") == [1]
 
 
-async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
+async def test_an_object_stays_for_reads_that_have_begun(tmp_path):
+    async with a_desk(tmp_path, replace(TINY, lease_s=60.0)) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.commit(1, "0")
+        desk.rig.checkpoint()
+        desk.rig.node.transactions.cooled(desk.rig.node.writer.committed_sequence)
+        await desk.rig.node.transactions.sweep()
+        assert len(objects_in(desk.rig, "transactions")) == 1
+
+
+async def test_feed_and_bulk_reads_show_it_before_and_behind_a_checkpoint(tmp_path):
     async with a_desk(tmp_path) as desk:
+        rows = [(f"s{n % 3}", {"n": n, "text": "x" * n}) for n in range(100)]
+        await desk.stage(1, "0", *rows)
+        await desk.commit(1, "0")
+
+        async def seen() -> tuple[list[object], list[object]]:
+            node = desk.rig.node
+            page = await node.feed.page(FeedWish("shop", "", True, 1000, 1 << 20), 0)
+            plan = await node.bulk.plan("shop", "", 0, node.feed.now)
+            found = [row for part in plan.ranges for rows in node.bulk.rows(plan, part) for row in selected(*rows)]
+            bulk = [(row.stream, bytes(row.value or b"")) for row in found]
+            return [(entry.stream, entry.kind, entry.messages) for entry in page.entries], bulk
+
+        first = await seen()
+        for stream in ("s0", "s1", "s2"):
+            wanted = [json.dumps(value).encode() for name, value in rows if name == stream]
+            assert (stream, "appended", wanted) in first[0]
+            assert [value for name, value in first[1] if name == stream] == wanted
+        await desk.rig.crash()
+        assert await seen() == first
+        desk.rig.checkpoint()
+        await desk.rig.restart()
+        for path in (tmp_path / "objects" / "transactions").iterdir():
+            path.unlink()
+        assert await seen() == first
+
+
+async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
+    async with a_desk(tmp_path, replace(TINY, lease_s=0.0)) as desk:
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         (used,) = objects_in(desk.rig, "transactions")

@@ -5,11 +5,13 @@
      │    ├── BadRequest            malformed: header, parameter, body, name
      │    ├── NotFound              no such stream
      │    ├── Gone                  it was here and is not any more: another incarnation, trimmed history
+     │    │    └── PositionGone       a place in the log that the archive does not reach
      │    ├── Conflict              well-formed, but the stream's state says no
      │    │    ├── StreamClosed
      │    │    ├── SequenceGap
      │    │    └── TransactionRefused  with the reasons
      │    ├── Fenced                a newer epoch of this producer exists
+     │    ├── NotAcceptable         none of the formats asked for can be had
      │    ├── PreconditionFailed    If-Match names another state
      │    ├── UnsupportedMedia      a body of a type that is not understood here
      │    ├── TooLarge              over a documented limit
@@ -65,6 +67,14 @@ class Gone(Refused):
         self.key = key  # of the stream whose history was trimmed
 
 
+class PositionGone(Gone):
+    code = "position_gone"
+
+    def __init__(self, message: str, *, earliest_position: str) -> None:
+        super().__init__(message)
+        self.earliest_position = earliest_position  # the earliest that can be asked for
+
+
 class Conflict(Refused):
     code = "conflict"
 
@@ -110,6 +120,10 @@ class Fenced(Refused):
     def __init__(self, message: str, *, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch
+
+
+class NotAcceptable(Refused):
+    code = "not_acceptable"
 
 
 class PreconditionFailed(Refused):

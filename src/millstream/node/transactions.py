@@ -52,7 +52,7 @@ class TransactionLimits(msgspec.Struct, frozen=True):
     staged_ttl_s: float
     staged_bytes_max: int
     transaction_bytes_max: int
-    objects_kept_s: float = 0.0  # after the segments have what is in them, for whoever reads the journal itself
+    objects_kept_s: float = 0.0  # also when the segments have what is in them: a read may have begun before
 
 
 class PartName(msgspec.Struct, frozen=True):
