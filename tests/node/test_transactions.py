@@ -256,6 +256,20 @@ async def test_limits_of_size(tmp_path):
         await desk.stage(1, "2", ("a", "x"))
 
 
+async def test_the_last_space_of_the_disk_is_the_journals(tmp_path):
+    async with a_desk(tmp_path) as desk:
+        await desk.stage(1, "0", ("a", "x" * 100))
+        free = desk.rig.node.objects.free_bytes()
+        limits = desk.rig.node.transactions._limits
+        desk.rig.node.transactions._limits = replace(limits, low_space_bytes=2 * free)
+        for refused in (desk.stage(1, "1", ("a", "x")), desk.commit(1, "0")):
+            with pytest.raises(Unavailable) as caught:
+                await refused
+            assert caught.value.code == "disk_nearly_full"
+        desk.rig.node.transactions._limits = limits
+        await desk.commit(1, "0")
+
+
 async def test_a_missing_bucket(tmp_path):
     async with a_desk(tmp_path) as desk:
         stranger = Desk(desk.rig, bucket="nowhere")

@@ -176,7 +176,11 @@ class Node:
             helper(),
             helper(),
             TransactionLimits(
-                limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max, limits.lease_s
+                limits.staged_ttl_s,
+                limits.staged_bytes_max,
+                limits.transaction_bytes_max,
+                limits.low_space_bytes,
+                limits.lease_s,
             ),
             leftovers,
         )

@@ -52,6 +52,7 @@ class TransactionLimits(msgspec.Struct, frozen=True):
     staged_ttl_s: float
     staged_bytes_max: int
     transaction_bytes_max: int
+    low_space_bytes: int = 0
     objects_kept_s: float = 0.0  # also when the segments have what is in them: a read may have begun before
 
 
@@ -130,8 +131,7 @@ class Transactions:
         """Whether a part is wanted: False when its version is committed. Raises when it is refused."""
         if is_duplicate(app, version, self._machine.visible_bucket(bucket).apps):
             return False
-        if self._writer.refusal is not None:
-            raise self._writer.refusal
+        self.check_room(0)
         if self.parts.bytes >= self._limits.staged_bytes_max:
             raise Unavailable(
                 f"{self.parts.bytes} bytes are staged, the limit is {self._limits.staged_bytes_max} "
@@ -146,6 +146,16 @@ class Transactions:
             )
         return True
 
+    def check_room(self, size: int) -> None:
+        """Raise if so many bytes would leave the journal without space, or if nothing is taken at all."""
+        if self._writer.refusal is not None:
+            raise self._writer.refusal
+        if size and self._objects.free_bytes() - size < self._limits.low_space_bytes:
+            raise Unavailable(
+                f"The disk has no room for {size} bytes above low_space_bytes. Free some space.",
+                code="disk_nearly_full",
+            )
+
     async def stage(
         self, bucket: str, app: str, version: int, part: str, body: str, is_arrow: bool
     ) -> StagedPart | None:
@@ -153,6 +163,7 @@ class Transactions:
         created_ms = self._machine.visible_bucket(bucket).created_ms
         head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
         number = self._next_number()
+        self.check_room(await asyncio.to_thread(self._objects.size, body))
         report = await self._stager.run(StageJob(body, is_arrow, number, head))
         assert report.head is not None
         staged = StagedPart(number, report.head)
@@ -237,6 +248,7 @@ class Transactions:
             raise _too_large(f"{size} bytes; it may have {limit} (transaction_bytes_max)")
         if messages > MESSAGES_MAX:
             raise _too_large(f"{messages} messages; it may have {MESSAGES_MAX}")
+        self.check_room(size)
 
     async def _commit_parts(
         self, bucket: str, app: str, version: int, parts: list[StagedPart], create: bool, content_type: str | None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ...model.commands import Addition
-from ...model.errors import CorruptData
+from ...model.errors import CorruptData, Unavailable
 from ...model.facts import Stored
 from ..checksum import crc32
 from ..objects import LocalObjects
@@ -57,7 +57,11 @@ class StoredPayloads:
         self._objects = objects
 
     def stored(self, where: Stored, size: int) -> bytes:
-        return _checked(where, self._objects.get_range_open(object_name(where.object), where.at, size))
+        try:
+            payload = self._objects.get_range_open(object_name(where.object), where.at, size)
+        except OSError as error:
+            raise Unavailable(f"The data cannot be read from disk now ({error.strerror}).") from None
+        return _checked(where, payload)
 
 
 def _checked(where: Stored, payload: bytes) -> bytes:
