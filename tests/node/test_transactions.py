@@ -335,6 +335,8 @@ async def test_parts_of_a_bucket_that_was_deleted_are_not_those_of_the_next(tmp_
 async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
     async with a_desk(tmp_path, replace(TINY, lease_s=0.0), kind=RealRig) as desk:
         desk.rig.node.start()
+        transactions = desk.rig.node.transactions
+        transactions._limits = replace(transactions._limits, objects_kept_s=0)  # no read is under way here
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         assert len(objects_in(desk.rig, "transactions")) == 1

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from msgspec.structs import replace
-
 from ..model import facts
 from ..model.facts import Fact
 from ..model.names import split_key
@@ -27,7 +25,7 @@ from ..storage.archive.object import (
 from ..storage.catalog import CatalogWriter
 from ..storage.catalog.archives import ArchivedChunk, ArchiveUse, Loss
 from ..storage.objects import LocalObjects
-from ..storage.transactions.objects import read_stored
+from ..storage.transactions.objects import whole_fact
 
 _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
@@ -60,18 +58,16 @@ class Archiver:
         builder = ArchiveBuilder(next_archive(self._catalog))
         size = builder.write(
             self._objects,
-            ((name, map(self._whole, happened), names) for name, (happened, names) in sorted(buckets.items())),
+            ((name, self._with_payloads(happened), names) for name, (happened, names) in sorted(buckets.items())),
         )
         add_to_catalog(self._catalog, builder, size)
         self._catalog.archives.add_losses(losses_in(log, records))
 
-    def _whole(self, row: ArchivedFact) -> ArchivedFact:
-        """A transaction's messages lie in an object that will not stay: the archive has them itself."""
-        fact = row.fact
-        if type(fact) is facts.Appended and fact.stored is not None:
-            payload = read_stored(self._objects, fact.stored, facts.size_of(fact))
-            return row._replace(fact=replace(fact, payload=payload, stored=None))
-        return row
+    def _with_payloads(self, happened: list[ArchivedFact]) -> Iterator[ArchivedFact]:
+        """Facts with the payloads that lie in transactions' objects, read as they are needed."""
+        for row in happened:
+            whole = whole_fact(self._objects, row.fact)
+            yield row if whole is row.fact else row._replace(fact=whole)
 
     def _remove_orphans(self) -> None:
         """A crash before the commit leaves an object whose number will be given again."""

@@ -30,7 +30,7 @@ from ..storage.catalog.archives import ArchivedChunk
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block
 from ..storage.segments.segment import segment_name
-from ..storage.transactions.objects import read_stored
+from ..storage.transactions.objects import whole_fact
 from .feed import Feed
 from .leases import Lease, LeaseBook
 from .recent import RecentChange, RecentFacts, losses_of
@@ -225,33 +225,14 @@ class Bulk:
             yield rows, selection._replace(first_offset=range_.first_offset, gone={})
         else:
             for changes in _slices(range_.changes):
-                yield rows_of_facts(plan.bucket, self._collected(changes)), selection
+                yield rows_of_facts(plan.bucket, _collected(self._whole(changes))), selection
 
-    def _collected(self, changes: Sequence[RecentChange]) -> RowCollector:
-        names = {
-            change.stream.number: ChunkStream(
-                change.stream.number, split_key(change.stream.key)[1], change.stream.content_type
-            )
-            for change in changes
-        }
-        collected = RowCollector(names)
-        for change in changes:
-            collected.taken(ArchivedFact(change.sequence, change.at_ms, change.offset, self._filled(change.fact)))
-        return collected
-
-    def _filled(self, fact: Fact) -> Fact:
-        """An append with its payload. A large body that its stream has lost already is a gap, but the columns need its
-        bytes to count."""
-        if type(fact) is not facts.Appended or fact.payload or not fact.lengths:
-            return fact
-        size = sum(fact.lengths)
-        if fact.stored is None:
-            return msgspec.structs.replace(fact, payload=bytes(size))
+    def _whole(self, changes: list[RecentChange]) -> list[RecentChange]:
+        """With the payloads that lie in transactions' objects."""
         try:
-            return msgspec.structs.replace(fact, payload=read_stored(self._objects, fact.stored, size), stored=None)
+            return [change._replace(fact=whole_fact(self._objects, change.fact)) for change in changes]
         except OSError as error:
-            log.error("A transaction's messages cannot be read: %s", error)
-            raise Unavailable("The data cannot be read from disk now. Ask again for what is missing.") from None
+            raise _unreadable("A transaction's object", error) from None
 
     def _chunk(self, place: ArchiveRange) -> Chunk:
         return Chunk(self._read(place))
@@ -260,8 +241,12 @@ class Bulk:
         try:
             return self._objects.get_range(place.object, place.at, place.size)
         except OSError as error:
-            log.error("%s cannot be read: %s", place.object, error)
-            raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
+            raise _unreadable(place.object, error) from None
+
+
+def _unreadable(name: str, error: OSError) -> Unavailable:
+    log.error("%s cannot be read: %s", name, error)
+    return Unavailable("The data cannot be read from disk now; the server's log has more.")
 
 
 class _Budget:
@@ -352,7 +337,27 @@ def _slices(changes: Sequence[RecentChange]) -> Iterator[list[RecentChange]]:
         yield portion
 
 
+def _collected(changes: Sequence[RecentChange]) -> RowCollector:
+    names = {
+        change.stream.number: ChunkStream(
+            change.stream.number, split_key(change.stream.key)[1], change.stream.content_type
+        )
+        for change in changes
+    }
+    collected = RowCollector(names)
+    for change in changes:
+        collected.taken(ArchivedFact(change.sequence, change.at_ms, change.offset, _filled(change.fact)))
+    return collected
+
+
+def _filled(fact: Fact) -> Fact:
+    """A large body that its stream has lost already is a gap, but the columns need its bytes to count."""
+    if type(fact) is facts.Appended and fact.lengths and not fact.payload:
+        return msgspec.structs.replace(fact, payload=bytes(sum(fact.lengths)))
+    return fact
+
+
 def _payload_size(fact: Fact) -> int:
-    if type(fact) is facts.Appended and fact.stored is not None:
+    if type(fact) is facts.Appended:
         return facts.size_of(fact)
     return len(getattr(fact, "payload", b""))

@@ -29,7 +29,7 @@ from ..storage.journal.recovery import read_batches
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
-from ..storage.transactions.objects import read_stored
+from ..storage.transactions.objects import whole_fact
 from .archiving import Archiver, Logged
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
@@ -235,11 +235,10 @@ class Checkpointer:
         ready: list[Happened] = []
         fetched = 0
         for fact, sequence, at_ms in happened:
-            if type(fact) is facts.Appended and fact.stored is not None:
-                payload = read_stored(self.objects, fact.stored, facts.size_of(fact))
-                fact = replace(fact, payload=payload, stored=None)
-                fetched += len(payload)
-            ready.append((fact, sequence, at_ms))
+            whole = whole_fact(self.objects, fact)
+            if whole is not fact:
+                fetched += facts.size_of(whole)  # type: ignore[arg-type]
+            ready.append((whole, sequence, at_ms))  # type: ignore[arg-type]
             if fetched >= _FETCHED_BYTES_MAX:
                 yield ready
                 ready, fetched = [], 0

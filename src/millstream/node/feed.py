@@ -18,7 +18,7 @@ from ..storage.archive.object import archive_name
 from ..storage.catalog import CatalogReader
 from ..storage.catalog.archives import ArchivedChunk
 from ..storage.objects import LocalObjects
-from ..storage.transactions.objects import StoredPayloads
+from ..storage.transactions.objects import whole_fact
 from .followers import Follower
 from .recent import BucketTail, RecentChange, RecentFacts, losses_of
 from .writer import Writer
@@ -54,7 +54,6 @@ class Feed:
         self._recent = recent
         self._shelf = catalog.archives
         self._objects = objects
-        self._stored = StoredPayloads(objects)
         self._writer = writer
         self._incarnation = incarnation
 
@@ -154,27 +153,11 @@ class Feed:
         changes = tail.changes
         for index in range(tail.behind(after), len(changes)):
             change = changes[index]
-            if not collector.take_all(self._recent_entries(change, wish, lost)):
+            if wish.with_data:
+                change = change._replace(fact=whole_fact(self._objects, change.fact))
+            if not collector.take_all(_recent_entries(change, wish, lost)):
                 return Page(collector.entries, collector.end, False)
         return Page(collector.entries, now, True)
-
-    def _recent_entries(self, change: RecentChange, wish: FeedWish, lost: Losses) -> list[Entry]:
-        name = split_key(change.stream.key)[1]
-        if not name.startswith(wish.prefix):
-            return []
-        fact = change.fact
-        sizes: list[int] = []
-        data = None
-        if isinstance(fact, facts.Appended):
-            sizes = [len(fact.payload)] if fact.lengths is None else fact.lengths
-            data = memoryview(self._payload(fact)) if wish.with_data else None
-        stream = ChunkStream(change.stream.number, name, change.stream.content_type)
-        return _Change(change.sequence, change.at_ms, change.offset, stream, fact, sizes, data).entries(lost)
-
-    def _payload(self, fact: facts.Appended) -> bytes:
-        if fact.stored is None:
-            return fact.payload
-        return self._stored.stored(fact.stored, facts.size_of(fact))
 
     def _losses(self, wish: FeedWish, after: int) -> Losses:
         if not wish.with_data:
@@ -260,6 +243,20 @@ def _chunk_changes(chunk: Chunk, wish: FeedWish, after: int) -> Iterator[_Change
             data = None if payload is None else payload[at : at + size]
             yield _Change(row.sequence, row.at_ms, row.offset, stream, row.fact, sizes, data)
         place, at = place + count, at + size
+
+
+def _recent_entries(change: RecentChange, wish: FeedWish, lost: Losses) -> list[Entry]:
+    name = split_key(change.stream.key)[1]
+    if not name.startswith(wish.prefix):
+        return []
+    fact = change.fact
+    sizes: list[int] = []
+    data = None
+    if isinstance(fact, facts.Appended):
+        sizes = [facts.size_of(fact)] if fact.lengths is None else fact.lengths
+        data = memoryview(fact.payload) if wish.with_data else None
+    stream = ChunkStream(change.stream.number, name, change.stream.content_type)
+    return _Change(change.sequence, change.at_ms, change.offset, stream, fact, sizes, data).entries(lost)
 
 
 _KINDS: dict[type, str] = {

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from ...model.commands import Addition
 from ...model.errors import CorruptData, Unavailable
-from ...model.facts import Stored
+from ...model.facts import Appended, Fact, Stored, size_of
 from ..checksum import crc32
 from ..objects import LocalObjects
 from ..ports import ObjectStore
@@ -45,6 +46,13 @@ def decode_additions(chunk: bytes) -> list[Addition]:
 def read_stored(store: ObjectStore, where: Stored, size: int) -> bytes:
     """A payload that a fact points to. Safe in any thread."""
     return _checked(where, store.get_range(object_name(where.object), where.at, size))
+
+
+def whole_fact(store: ObjectStore, fact: Fact) -> Fact:
+    """The fact with its payload, where that lies in an object; else the fact itself. Safe in any thread."""
+    if type(fact) is not Appended or fact.stored is None:
+        return fact
+    return replace(fact, payload=read_stored(store, fact.stored, size_of(fact)), stored=None)
 
 
 class StoredPayloads:
