@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .errors import ClientError, ConnectionLost, Fenced, OutcomeUnknown, SequenceGap, StreamClosed
+from .errors import ClientError, ConnectionLost, Fenced, OutcomeUnknown, SequenceGap
 from .faults import error_of
 from .operations import appended
 from .retry import RETRYABLE, UNCHANGED, Retry
@@ -47,7 +47,10 @@ class Receipt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """`linger_s` is how long a message waits for company. A batch is sent earlier when it has `batch_bytes_max` or
+    """A producer is known by `producer_id` and `epoch`. `claim` takes the next epoch where the id is in use already;
+    `resume` goes on with `first_seq` in an epoch of one's own, and counts as delivered what the server has of it.
+
+    `linger_s` is how long a message waits for company. A batch is sent earlier when it has `batch_bytes_max` or
     `batch_messages_max`; `in_flight_max` batches are on their way at most, and `buffer_bytes_max` bytes wait before
     `append` does. `merge` joins messages of streams that are not JSON into one append, which loses their borders.
     """
@@ -56,6 +59,7 @@ class ProducerOptions:
     epoch: int = 0
     first_seq: int = 0
     claim: bool = False
+    resume: bool = False
     linger_s: float = 0.005
     batch_bytes_max: int = 1024 * 1024
     batch_messages_max: int = 20_000
@@ -312,7 +316,7 @@ class Producing:
         return job.batch
 
     def _accepted(self, batch: _Batch, answer: Answer, *, duplicate: bool) -> None:
-        if duplicate and not batch.unsure and not batch.closes:
+        if duplicate and not (batch.unsure or batch.closes or self.options.resume):
             # We never sent this number before, so someone else did, under our name: our data was not stored.
             self._fenced(answer.number(PRODUCER_EPOCH), None)
             return
@@ -336,9 +340,6 @@ class Producing:
             job.batch.retry_at_s = now_s  # it overtook one before it; its turn comes
         elif isinstance(error, Fenced):
             self._fenced(error.epoch, error)
-        elif isinstance(error, StreamClosed) and job.batch.closes and not job.batch.messages:
-            self._unacknowledged.remove(job.batch)  # closed already is closed
-            job.batch.receipt.set_result(Appended(error.offset or "", closed=True, duplicate=True))
         else:
             self.fail(error)
 
