@@ -21,7 +21,7 @@ from .errors import ClientError, ConnectionLost, Fenced, OutcomeUnknown, Sequenc
 from .faults import error_of
 from .operations import appended
 from .retry import RETRYABLE, UNCHANGED, Retry
-from .values import Appended, join_json
+from .values import join_json
 from .wire import (
     CONTENT_TYPE,
     PRODUCER_EPOCH,
@@ -324,8 +324,7 @@ class Producing:
         self._unacknowledged.remove(batch)
         self.buffered_bytes -= batch.size
         if not batch.receipt.done():
-            done = appended(answer)
-            batch.receipt.set_result(Appended(done.offset, done.closed, duplicate, done.stream_id, done.etag))
+            batch.receipt.set_result(appended(answer, duplicate=duplicate))
 
     def _again(self, batch: _Batch, fault: ClientError, now_s: float, *, unsure: bool, retry_after: str | None) -> None:
         batch.failures += 1
