@@ -17,6 +17,8 @@ class Outcome(Enum):
     EXPIRED = "expired"
     TOUCHED = "touched"
     CHANGED = "changed"
+    TRIMMED = "trimmed"
+    PUBLISHED = "published"
     NOTHING = "nothing"
 
 

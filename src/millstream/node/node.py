@@ -30,6 +30,8 @@ from .followers import Followers
 from .listing import Lister
 from .reader import Reader
 from .recovery import check_agreement, prepare_catalog, replay
+from .retention import Retention
+from .snapshots import remove_orphans
 from .upkeep import Upkeep, UpkeepLimits
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
@@ -55,6 +57,7 @@ class NodeLimits(msgspec.Struct, frozen=True):
     low_space_bytes: int = 256 << 20
     producers_max: int = 10_000
     ttl_renewal: bool = True
+    retention_every_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -101,6 +104,10 @@ class Node:
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
+        self.retention = Retention(
+            self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
+        )
+        remove_orphans(self.objects, catalog, self.machine)
         self._watch: asyncio.Task[None] | None = None
         self.appended_messages = 0
         self.appended_bytes = 0
@@ -131,6 +138,7 @@ class Node:
             self.writer.drop_upload(upload)  # their clients were never answered
         self.upkeep.start()
         self.sweeper.start()
+        self.retention.start()
         self._watch = asyncio.create_task(self._watch_limits(), name="limits")
 
     async def close(self) -> None:
@@ -140,6 +148,7 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
         await self.sweeper.stop()
+        await self.retention.stop()
         await self.writer.drain()
         await self.upkeep.stop()
         self.writer.stop()

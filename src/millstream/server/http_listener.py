@@ -15,6 +15,7 @@ from ..protocol.http.requests import Request, require_host
 from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection
+from .http_receiving import BodySink, RequestReceiver
 from .ops import METRICS_TYPE, Metrics
 from .settings import Settings
 from .stream_routes import METHODS, StreamRoutes
@@ -117,6 +118,18 @@ class HttpListener:
         )
 
     # -- requests ----------------------------------------------------------------------------------------
+
+    def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
+        """Where a large body should go that is about to arrive; None: into memory, as most do. May raise a refusal.
+
+        Whoever is not welcome is told so in `serve`; nothing of theirs goes to the disk before that.
+        """
+        if self._bucket_routes is None or request.method != b"PUT" or request.path.startswith(_FLAT):
+            return None
+        origin, host = request.headers.get(h.ORIGIN), request.headers.get(h.HOST, b"")
+        if not self._guard.allows_host(host) or (origin is not None and not self._guard.allows_origin(origin, host)):
+            return None
+        return self._bucket_routes.claim_body(conn, request)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         headers = request.headers

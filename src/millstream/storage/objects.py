@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..model.errors import CorruptData
+from .buffers import BufferPool
 from .files import Files
 
 _OPEN_FILES_MAX = 256
@@ -20,6 +21,7 @@ class LocalObjects:
     def __init__(self, root: Path, files: Files) -> None:
         self._root = root
         self._files = files
+        self._buffers = BufferPool()
         self._open: OrderedDict[str, int] = OrderedDict()  # most recently used last
 
     def prepare(self, folder: str) -> None:
@@ -32,18 +34,18 @@ class LocalObjects:
         self._files.sync_directory(self._root)
 
     def put(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
-        target = self._root / name
-        temporary = target.parent / f"{_TEMPORARY}{target.name}-{os.getpid()}"
-        fd = self._files.create(temporary)
+        writer = self.begin(name)
         try:
-            size = self._files.write_all(fd, pieces, 0)
-            self._files.sync(fd)
-            self._files.link(temporary, target)
+            for piece in pieces:
+                writer.write(piece)
+            writer.finish()
         finally:
-            self._files.close(fd)
-            self._files.unlink(temporary)
-        self._files.sync_directory(target.parent)
-        return size
+            writer.abort()
+        return writer.size
+
+    def begin(self, name: str) -> ObjectWriter:
+        """Store an object piece by piece."""
+        return ObjectWriter(self._root / name, self._files)
 
     def get_range(self, name: str, at: int, size: int) -> bytes:
         """Safe in any thread: it shares no descriptor with anybody."""
@@ -56,9 +58,16 @@ class LocalObjects:
             raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
         return data
 
-    def get_range_cached(self, name: str, at: int, size: int) -> bytearray | None:
-        """The range if it can be had without waiting for the disk. For one thread only."""
-        return self._files.pread_cached(self._descriptor(name), size, at)
+    def get_range_cached(self, name: str, at: int, size: int) -> memoryview | None:
+        """The range if it can be had without waiting for the disk. For one thread only.
+
+        Its buffer is used again once nobody holds the view or a part of it."""
+        buffer = self._buffers.take(size)
+        return buffer if self._files.pread_cached(self._descriptor(name), buffer, at) else None
+
+    def open(self, name: str) -> OpenObject:
+        """Read an object piece by piece; it stays readable even if it is deleted meanwhile."""
+        return OpenObject(self._files, self._files.open_read(self._root / name))
 
     def size(self, name: str) -> int:
         fd = self._files.open_read(self._root / name)
@@ -99,3 +108,63 @@ class LocalObjects:
         if len(self._open) > _OPEN_FILES_MAX:
             self._files.close(self._open.popitem(last=False)[1])
         return fd
+
+
+class OpenObject:
+    """An object that is being read. One reader at a time, in any thread."""
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self._files = files
+        self._fd = fd
+
+    def read(self, at: int, size: int) -> bytes:
+        data = self._files.pread(self._fd, size, at)
+        if len(data) != size:
+            raise CorruptData(f"An object ends at {at + len(data)}, {at + size} was expected.")
+        return data
+
+    def __enter__(self) -> OpenObject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close(self._fd)
+
+
+class ObjectWriter:
+    """An object that is being written; it has no name before `finish`. Not for two threads at a time."""
+
+    def __init__(self, target: Path, files: Files) -> None:
+        self.size = 0
+        self._files = files
+        self._target = target
+        self._temporary = target.parent / f"{_TEMPORARY}{target.name}-{os.getpid()}"
+        self._fd: int | None = files.create(self._temporary)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self._fd is not None
+        self._files.pwrite(self._fd, data, self.size)
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Bring what was written so far to the disk, so that `finish` need not wait for all of it."""
+        assert self._fd is not None
+        self._files.sync(self._fd)
+
+    def content(self) -> bytes:
+        """What was written so far."""
+        assert self._fd is not None
+        return self._files.pread(self._fd, self.size, 0)
+
+    def finish(self) -> None:
+        """Make the object durable, and only then give it its name; refuses a taken one."""
+        self.sync()
+        self._files.link(self._temporary, self._target)
+        self.abort()
+        self._files.sync_directory(self._target.parent)
+
+    def abort(self) -> None:
+        """Let go of the temporary file; after `finish` there is none."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._files.close(fd)
+            self._files.unlink(self._temporary)

@@ -46,6 +46,9 @@ class CatalogReader:
         row = self._execute("SELECT record FROM buckets WHERE name = ?", (name,)).fetchone()
         return None if row is None else _buckets.decode(row[0])
 
+    def buckets(self) -> list[BucketRecord]:
+        return [_buckets.decode(record) for (record,) in self._execute("SELECT record FROM buckets")]
+
     def extents(self, number: int, start: int, end: int, limit: int) -> list[Extent]:
         """The blocks that hold offsets from `start` up to `end`, in order."""
         # The block that holds `start` may begin before it: it is the last one that begins at or before.
@@ -66,6 +69,10 @@ class CatalogReader:
             (number, since_ms),
         ).fetchone()
         return None if row is None else Extent(*row)
+
+    def snapshot_objects(self) -> set[str]:
+        """The names of all large snapshots."""
+        return {name for (name,) in self._execute("SELECT name FROM snapshot_objects")}
 
     def expiring(self, after: tuple[int, int], before_ms: int, limit: int) -> list[tuple[int, int, str]]:
         """Deadline, number and key of streams whose recorded deadline has passed, behind (deadline, number)."""
