@@ -8,6 +8,8 @@ what it gets, and reports the answer. Times are given in seconds of any steady c
   once those before it are there, so nothing is ever stored out of order.
 - The first batch of an epoch travels alone: a server knows nothing of the epoch before it.
 - While a batch waits to be sent again, no new one leaves.
+- The append that closes the stream leaves when all others are acknowledged: on a closed stream the server could not
+  tell that it has them.
 """
 
 from __future__ import annotations
@@ -241,6 +243,8 @@ class Producing:
         if not self._waiting or len(self._unacknowledged) >= limit or not all(job.sent for job in self._jobs):
             return None
         first = self._waiting[0]
+        if first.closes and self._unacknowledged:
+            return None
         if len(self._waiting) == 1 and not (self._rush or self._ended or self._is_full(first)):
             due_s = first.opened_s + self.options.linger_s
             if due_s > now_s:
