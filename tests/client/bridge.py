@@ -8,9 +8,29 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
-from millstream.client import AsyncBucket, AsyncClient, AsyncProducer, AsyncReader, AsyncStream
+from millstream.client import (
+    AsyncArrowReader,
+    AsyncBucket,
+    AsyncBulkReader,
+    AsyncClient,
+    AsyncFeedReader,
+    AsyncProducer,
+    AsyncReader,
+    AsyncStream,
+    AsyncTransaction,
+)
 
-_OURS = (AsyncClient, AsyncStream, AsyncReader, AsyncProducer, AsyncBucket)
+_OURS = (
+    AsyncArrowReader,
+    AsyncBucket,
+    AsyncBulkReader,
+    AsyncClient,
+    AsyncFeedReader,
+    AsyncProducer,
+    AsyncReader,
+    AsyncStream,
+    AsyncTransaction,
+)
 
 
 class Loop:
