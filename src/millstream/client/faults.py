@@ -14,6 +14,7 @@ from .errors import (
     Fenced,
     Gone,
     NotFound,
+    NotSupported,
     PositionGone,
     PreconditionFailed,
     ProtocolError,
@@ -86,7 +87,7 @@ def _kind(answer: Answer, request: Request, code: str) -> type[ClientError]:
     if status == 403:
         return Fenced if PRODUCER_EPOCH in answer.headers else Unauthorized
     if status == 404:
-        return NotFound
+        return NotSupported if code == "unknown_route" else NotFound
     if status == 409:
         return _conflict(answer, request, code)
     if status == 410:
