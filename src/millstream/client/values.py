@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -142,11 +143,36 @@ def decode_json(data: bytes) -> Any:
 _raw_array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+_scan = json.JSONDecoder().raw_decode
+_white = re.compile(r"[ \t\n\r]*")
+
+
 def split_json_array(data: bytes) -> list[bytes]:
     try:
         return [bytes(message) for message in _raw_array.decode(data)] if data else []
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ProtocolError(f"The server sent JSON that cannot be split: {error}.") from None
+        # Halves of surrogate pairs again, as in `decode_json`.
+        try:
+            return _split_slowly(data.decode())
+        except (ValueError, IndexError, RecursionError):
+            raise ProtocolError(f"The server sent JSON that cannot be split: {error}.") from None
+
+
+def _split_slowly(text: str) -> list[bytes]:
+    def behind_white(at: int) -> int:
+        return _white.match(text, at).end()  # type: ignore[union-attr]
+
+    messages = []
+    at = behind_white(0)
+    separator = "["
+    while text[at] == separator:
+        begin = behind_white(at + 1)
+        _, end = _scan(text, begin)
+        messages.append(text[begin:end].encode())
+        at, separator = behind_white(end), ","
+    if text[at] != "]" or behind_white(at + 1) != len(text):
+        raise ValueError("no array")
+    return messages
 
 
 def encode_message(data: object, content_type: str) -> bytes:
