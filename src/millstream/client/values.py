@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model.media import is_json
+from ..protocol.http.json_mode import split_body
 from .errors import ProtocolError
 
 BEGINNING = "-1"
@@ -140,38 +140,18 @@ def decode_json(data: bytes) -> Any:
         raise ProtocolError(f"The server sent JSON that cannot be read: {error}.") from None
 
 
-_raw_array = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-_scan = json.JSONDecoder().raw_decode
-_white = re.compile(r"[ \t\n\r]*")
-
-
 def split_json_array(data: bytes) -> list[bytes]:
-    try:
-        return [bytes(message) for message in _raw_array.decode(data)] if data else []
-    except (msgspec.DecodeError, RecursionError) as error:
-        # Halves of surrogate pairs again, as in `decode_json`.
-        try:
-            return _split_slowly(data.decode())
-        except (ValueError, IndexError, RecursionError):
-            raise ProtocolError(f"The server sent JSON that cannot be split: {error}.") from None
-
-
-def _split_slowly(text: str) -> list[bytes]:
-    def behind_white(at: int) -> int:
-        return _white.match(text, at).end()  # type: ignore[union-attr]
-
-    messages = []
-    at = behind_white(0)
-    separator = "["
-    while text[at] == separator:
-        begin = behind_white(at + 1)
-        _, end = _scan(text, begin)
-        messages.append(text[begin:end].encode())
-        at, separator = behind_white(end), ","
-    if text[at] != "]" or behind_white(at + 1) != len(text):
-        raise ValueError("no array")
+    if not data:
+        return []
+    body = split_body(data)
+    if body.fault is not None or data.lstrip()[:1] != b"[":
+        raise ProtocolError("The server sent JSON that is cut off or no array of messages.")
+    if body.lengths is None:
+        return [body.payload] if body.payload else []
+    messages, at = [], 0
+    for length in body.lengths:
+        messages.append(body.payload[at : at + length])
+        at += length
     return messages
 
 
