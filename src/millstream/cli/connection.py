@@ -24,6 +24,8 @@ URL_VARIABLE = "MILLSTREAM_URL"
 TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
 
 RETRIES_MAX = 3  # whoever waits at a terminal wants to know soon
+WRITER_RETRIES_MAX = 8  # about a quarter of a minute: a large append outlives a restart of the server
+FOLLOWER_RETRIES_MAX = 60  # about four minutes
 COMPLETIONS_MAX = 50
 COMPLETION_TIMEOUT_S = 1.0
 
@@ -48,9 +50,11 @@ class Connection:
         except ValueError as error:
             raise CommandError(str(error)) from None
 
-    def bucket(self, name: str) -> Bucket:
+    def bucket(self, name: str, *, retries_max: int = RETRIES_MAX) -> Bucket:
+        from millstream.client import Retry
+
         try:
-            return self.client.bucket(name)
+            return self.client.bucket(name, retry=Retry(retries_max=retries_max))
         except ValueError as error:
             raise CommandError(str(error)) from None
 

@@ -17,6 +17,7 @@ from millstream.cli import bucket, snapshot, stream
 from millstream.cli.bootstrap import bootstrap
 from millstream.cli.doctor import doctor
 from millstream.cli.exits import Exit
+from millstream.cli.feed import feed
 from millstream.cli.output import CommandError, print_error, print_error_json
 from millstream.cli.serve import serve
 from millstream.cli.settings import settings
@@ -38,6 +39,7 @@ app.add_typer(bucket.app, name="bucket", epilog="Example: millstream bucket crea
 app.add_typer(stream.app, name="stream", epilog="Example: millstream stream tail chat/room-1")
 app.add_typer(snapshot.app, name="snapshot", epilog="Example: millstream snapshot get docs/page-1")
 app.command(epilog="Example: millstream bootstrap docs/page-1 --into page-1")(bootstrap)
+app.command(epilog="Example: millstream feed chat --follow")(feed)
 
 
 @app.callback(epilog="Example: millstream serve --data-dir ./data")

@@ -12,6 +12,8 @@ import typer
 from millstream.cli.appending import Stored, Wishes, append_messages, append_whole
 from millstream.cli.connection import (
     DEFAULT_URL,
+    FOLLOWER_RETRIES_MAX,
+    WRITER_RETRIES_MAX,
     Connection,
     JsonOption,
     StreamArgument,
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
     from millstream.client import Head, Reader, Stream, StreamInfo
 
 app = typer.Typer(help="Streams: create, append, read, follow, list.", rich_markup_mode=None)
-
-WRITER_RETRIES_MAX = 8  # about a quarter of a minute: a large append outlives a restart of the server
-FOLLOWER_RETRIES_MAX = 60  # about four minutes
 
 TypeOption = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Content type, such as text/plain.")]
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="Where from; - or nothing is stdin.")]
@@ -248,12 +247,17 @@ def tail(
         stream = link.stream(name, retries_max=FOLLOWER_RETRIES_MAX)
         show = printer(head.content_type, as_json=as_json, terminal=for_people())
         following = reader(stream, start, live=follow, idle_s=idle)
+        shown = following.bookmark
+        showing = False
         try:
             for batch in following:
+                showing = True
                 show(batch)
                 flush()
+                shown, showing = following.bookmark, False
         except KeyboardInterrupt:
-            print_note(f"stopped; go on with --from {following.bookmark}")
+            # A batch that is shown in part only will be shown again.
+            print_note(f"stopped; go on with --from {shown if showing else following.bookmark}")
             raise
         finally:
             following.close()
