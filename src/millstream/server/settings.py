@@ -25,6 +25,8 @@ GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
 
 ENVIRONMENT_PREFIX: Final = "MILLSTREAM_"
+# Variables of the other commands, which a shell may carry when it starts a server.
+NOT_SETTINGS: Final = frozenset({"MILLSTREAM_URL", "MILLSTREAM_TOKEN"})
 
 # Tables of later versions: a file written for those must not half work here.
 TABLES_NOT_BUILT: Final = ("cold", "cluster", "s3p")
@@ -442,7 +444,7 @@ def _parsed_file(config: Path) -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX):
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             where = f"in the environment variable {variable}"
             yield name, _read(name, environ[variable], where, may_be_text=True)
