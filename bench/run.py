@@ -31,6 +31,7 @@ import fanout
 import feed
 import reads
 import recovery
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -43,6 +44,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "recovery": recovery.measure,
     "extensions": extensions.measure,
     "feed": feed.measure,
+    "transactions": transactions.measure,
 }
 
 
