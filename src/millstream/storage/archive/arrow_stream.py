@@ -19,7 +19,7 @@ import zlib
 from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import add
 
 from ...model.errors import TooLarge
@@ -62,31 +62,29 @@ def stream_start() -> bytes:
 def batch_pieces(rows: Rows, selection: Selection, incarnation: int) -> list[Piece]:
     """The wanted rows as one record batch message, in pieces."""
     rows = _only(rows, _wanted(rows, selection))
-    count = rows.size
-    streams, kinds, offsets, lengths, times, ids, id_seqs, sequences = (column.tolist() for column in rows.columns)
+    columns = rows.columns
+    offsets, lengths = columns.offsets.tolist(), columns.lengths.tolist()
     following = list(map(add, offsets, lengths))
-    body = _Body(count)
+    kinds = columns.kinds.tolist() if columns.kinds.tobytes().strip(b"\0") else None  # None: messages only
+    if kinds is not None:
+        following = [end if kind == MESSAGE else at for kind, at, end in zip(kinds, offsets, following, strict=True)]
+    kept = _kept(rows, selection, offsets)
+    body = _Body(rows.size)
     body.constant(rows.bucket.encode())
-    body.chosen([stream.name.encode() for stream in rows.streams], streams)
-    body.numbers(rows.columns.offsets)
-    has_snapshots = any(kinds)
-    if has_snapshots:
-        following = [at if kind else end for kind, at, end in zip(kinds, offsets, following, strict=True)]
+    body.chosen([stream.name.encode() for stream in rows.streams], columns.streams)
+    body.numbers(columns.offsets)
     body.numbers(array("q", following))
-    body.positions(incarnation, sequences)
-    body.ids(ids, id_seqs, [kind == MESSAGE for kind in kinds] if has_snapshots else None)
-    body.numbers(array("q", [at_ms * 1000 for at_ms in times]))
-    body.chosen([stream.content_type.encode() for stream in rows.streams], streams)
-    kept = _kept(rows, selection, streams, offsets)
-    if kept is None and not has_snapshots:
+    body.positions(incarnation, columns.sequences.tolist())
+    body.ids(columns.ids_ms.tolist(), columns.id_seqs.tolist(), kinds)
+    body.numbers(array("q", [at_ms * 1000 for at_ms in columns.times_ms.tolist()]))
+    body.chosen([stream.content_type.encode() for stream in rows.streams], columns.streams)
+    if kept is None and kinds is None:
         body.constant(b"message")
-    else:
-        words = [_word(kind, kept is None or kept[place]) for place, kind in enumerate(kinds)]
-        body.chosen([b"message", b"gap", b"snapshot"], words)
-        if kept is None:
-            kept = [True] * count
-        kept = [is_kept and kind != LARGE_SNAPSHOT for is_kept, kind in zip(kept, kinds, strict=True)]
-    return body.finished(lengths, rows.payload, kept)
+        return body.finished(lengths, rows.payload, None)
+    kinds, kept = kinds or [MESSAGE] * rows.size, kept or [True] * rows.size
+    body.chosen([b"message", b"gap", b"snapshot"], [_word(*pair) for pair in zip(kinds, kept, strict=True)])
+    valid = [is_kept and kind != LARGE_SNAPSHOT for kind, is_kept in zip(kinds, kept, strict=True)]
+    return body.finished(lengths, rows.payload, valid)
 
 
 def single_pieces(bucket: str, rows: Sequence[Row], incarnation: int) -> list[Piece]:
@@ -129,10 +127,10 @@ class _Body:
 
     def strings(self, values: Sequence[bytes], valid: Sequence[bool] | None = None) -> None:
         self._node(valid)
-        self._offsets(list(map(len, values)))
+        self._offsets(map(len, values))
         self._buffer(b"".join(values))
 
-    def chosen(self, values: Sequence[bytes], indexes: Sequence[int]) -> None:
+    def chosen(self, values: Sequence[bytes], indexes: Iterable[int]) -> None:
         """A string for each index; often there is just one."""
         if len(values) == 1 and values[0]:
             self.constant(values[0])
@@ -140,18 +138,22 @@ class _Body:
             self.strings([values[index] for index in indexes])
 
     def positions(self, incarnation: int, sequences: Sequence[int]) -> None:
-        token = b"%016x.%%d" % incarnation
-        self._formatted(token, 17, sequences, sequences)
+        prefix = f"{incarnation:016x}."
+        digits = list(map(str, sequences))
+        self._node(None)
+        self._offsets([len(prefix) + width for width in map(len, digits)])
+        self._buffer((prefix + prefix.join(digits)).encode() if digits else b"")
 
-    def ids(self, ids_ms: Sequence[int], id_seqs: Sequence[int], valid: Sequence[bool] | None) -> None:
-        width = len(b"%d-" % max(ids_ms, default=0))
-        if valid is None and width == len(b"%d-" % min(ids_ms, default=0)):
-            self._formatted(b"%d-%d", width, id_seqs, chain.from_iterable(zip(ids_ms, id_seqs, strict=True)))
-            return
-        texts = [b"%d-%d" % pair for pair in zip(ids_ms, id_seqs, strict=True)]
-        if valid is not None:
-            texts = [text if is_valid else b"" for text, is_valid in zip(texts, valid, strict=True)]
-        self.strings(texts, valid)
+    def ids(self, ids_ms: Sequence[int], id_seqs: Sequence[int], kinds: Sequence[int] | None) -> None:
+        """Of messages; snapshots have none."""
+        texts = [f"{ms}-{seq}" for ms, seq in zip(ids_ms, id_seqs, strict=True)]
+        valid = None
+        if kinds is not None:
+            valid = [kind == MESSAGE for kind in kinds]
+            texts = [text if is_valid else "" for text, is_valid in zip(texts, valid, strict=True)]
+        self._node(valid)
+        self._offsets(map(len, texts))
+        self._buffer("".join(texts).encode())
 
     def finished(self, lengths: Sequence[int], payload: memoryview, valid: Sequence[bool] | None) -> list[Piece]:
         """The whole message; the values are the last column, and their bytes the last piece but for its padding.
@@ -175,16 +177,7 @@ class _Body:
         self._nodes += (self._count, nulls)
         self._buffer(_bitmap(valid) if valid is not None and nulls else b"")
 
-    def _formatted(self, pattern: bytes, width: int, varying: Sequence[int], values: Iterable[int]) -> None:
-        """Texts that differ in the digits of one number only, all in one go."""
-        self._node(None)
-        if max(varying, default=0) < 10:
-            self._offsets([width + 1] * self._count)
-        else:
-            self._offsets([width + len(b"%d" % number) for number in varying])
-        self._buffer(pattern * self._count % tuple(values))
-
-    def _offsets(self, lengths: Sequence[int]) -> None:
+    def _offsets(self, lengths: Iterable[int]) -> None:
         self._buffer(array("i", accumulate(lengths, initial=0)).tobytes())
 
     def _buffer(self, data: bytes) -> None:
@@ -230,12 +223,12 @@ def _only(rows: Rows, wanted: list[int] | None) -> Rows:
     return rows._replace(columns=type(rows.columns)(*columns), payload=memoryview(payload))
 
 
-def _kept(rows: Rows, selection: Selection, streams: list[int], offsets: list[int]) -> list[bool] | None:
+def _kept(rows: Rows, selection: Selection, offsets: Sequence[int]) -> list[bool] | None:
     """Which rows have not been lost since; None for all of them."""
     if selection.gone.keys().isdisjoint(stream.number for stream in rows.streams):
         return None
     kept_from = [selection.kept_from(stream.number) for stream in rows.streams]
-    return [offset >= kept_from[index] for index, offset in zip(streams, offsets, strict=True)]
+    return [offset >= kept_from[index] for index, offset in zip(rows.columns.streams, offsets, strict=True)]
 
 
 def _word(kind: int, is_kept: bool) -> int:
