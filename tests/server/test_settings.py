@@ -9,19 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.server.settings import (
-    GIB,
-    KEYS,
-    KIB,
-    MIB,
-    Address,
-    Settings,
-    SettingsError,
-    format_size,
-    load_settings,
-    parse_address,
-    parse_size,
-)
+from millstream.server.setting_kinds import GIB, KIB, MIB, Address, format_size, parse_address, parse_size
+from millstream.server.settings import KEYS, Settings, SettingsError, load_settings
 
 
 def load(toml: str | None = None, folder: Path | None = None, environ=None, **flags: object) -> Settings:

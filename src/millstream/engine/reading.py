@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..model.errors import BadRequest, Gone
+from ..model.ids import MessageId
 from ..model.media import is_json
 from ..model.offsets import BEGINNING, NOW
 from .state import HotRecord, Stream
@@ -126,3 +127,66 @@ def take_messages(messages: list[bytes], pieces: list[bytes], start: int, end: i
         pieces.append(message)
         end += len(message)
     return end, end - start >= bytes_max
+
+
+class Records(msgspec.Struct, frozen=True, gc=False):
+    """Whole messages with their ids: parallel lists, and where the next message lies."""
+
+    end: int
+    payloads: list[bytes]
+    ids_ms: list[int]
+    id_seqs: list[int]
+
+
+def records_hot(stream: Stream, start: int, count_max: int, bytes_max: int) -> Records:
+    """Messages from memory: at least one if there is one, however large. `start` must be a message's place."""
+    payloads: list[bytes] = []
+    ids_ms: list[int] = []
+    id_seqs: list[int] = []
+    hot = stream.hot
+    end = start
+    if not hot or start >= stream.tail:
+        return Records(end, payloads, ids_ms, id_seqs)
+    first = bisect_right(hot, start, key=_offset) - 1 if start > hot[0].offset else 0
+    room = bytes_max
+    for index in range(first, len(hot)):
+        record = hot[index]
+        payload = record.payload
+        lengths = record.lengths
+        if lengths is None or len(lengths) == 1:
+            room -= len(payload)
+            if len(payloads) >= count_max or (room < 0 and payloads):
+                return Records(end, payloads, ids_ms, id_seqs)
+            payloads.append(payload)
+            ids_ms.append(record.id_ms)
+            id_seqs.append(record.id_seq)
+            end += len(payload)
+            continue
+        at, id_seq = record.offset, record.id_seq
+        for length in lengths:
+            if at >= start:
+                room -= length
+                if len(payloads) >= count_max or (room < 0 and payloads):
+                    return Records(end, payloads, ids_ms, id_seqs)
+                payloads.append(payload[at - record.offset : at - record.offset + length])
+                ids_ms.append(record.id_ms)
+                id_seqs.append(id_seq)
+                end += length
+            at += length
+            id_seq += 1
+    return Records(end, payloads, ids_ms, id_seqs)
+
+
+def hot_offset_after(hot: Sequence[HotRecord], last: MessageId) -> int | None:
+    """Where in memory the first message with a later id lies; None if it may lie before all of memory."""
+    index = bisect_right(hot, tuple(last), key=_first_id)
+    if index == 0:
+        return None
+    record = hot[index - 1]
+    if record.lengths is None or record.id_ms < last.ms:
+        return record.next_offset  # messages of one append differ in seq alone
+    return record.offset + sum(record.lengths[: last.seq - record.id_seq + 1])
+
+
+def _first_id(record: HotRecord) -> tuple[int, int]:
+    return record.id_ms, record.id_seq

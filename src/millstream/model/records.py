@@ -55,6 +55,7 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     deleted: bool = False
     lease: Lease | None = None
     writers: Writers | None = None
+    client_ids: bool = False
 
 
 class BucketRecord(msgspec.Struct, array_like=True, gc=False):

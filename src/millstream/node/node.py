@@ -29,6 +29,7 @@ from .expiry import Sweeper
 from .followers import Followers
 from .listing import Lister
 from .reader import Reader
+from .record_reader import RecordReader
 from .recovery import check_agreement, prepare_catalog, replay
 from .upkeep import Upkeep, UpkeepLimits
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
@@ -89,6 +90,7 @@ class Node:
         self._lock_fd = recovered.lock_fd
         self.objects = LocalObjects(self._data_dir.objects, self._files)
         self.reader = Reader(self.machine, catalog, self.objects)
+        self.records = RecordReader(catalog, self.objects)
         self.followers = Followers()
         self.writer = Writer(
             self.machine,
@@ -150,8 +152,9 @@ class Node:
 
     # -- for listeners -----------------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
-        self.writer.submit(command, done)
+    def submit(self, command: Command, done: Done) -> bool:
+        """Whether the decision was in favour is known at once; `done` gets the answer once it is durable."""
+        return self.writer.submit(command, done)
 
     def visible(self, key: str) -> Stream:
         stream = self.machine.streams.get(key)

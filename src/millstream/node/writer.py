@@ -91,11 +91,11 @@ class Writer:
 
     # -- taking commands -----------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
-        """Decide about a command now; `done` gets the answer once it is durable."""
+    def submit(self, command: Command, done: Done) -> bool:
+        """Decide about a command now; `done` gets the answer once it is durable. False if it is a refusal."""
         if self._refusal is not None and (self._failed or type(command) not in _FREES_SPACE):
             done(self._refusal)
-            return
+            return False
         batch = self._open
         if batch is None:
             batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
@@ -107,11 +107,12 @@ class Writer:
         changes = batch.changes
         if len(changes) == before:
             self._answer_undecided(batch, done, answer)
-            return
+            return type(answer) is Receipt
         for index in range(before, len(changes)):
             encode_into(changes[index][1], batch.buffer, -1)
         batch.waiters.append((done, answer))
         self._queued(batch)
+        return True
 
     def _answer_undecided(self, batch: Batch, done: Done, answer: Answer) -> None:
         """Nothing to journal. But the answer may rest on what is in flight: then it waits for that."""
