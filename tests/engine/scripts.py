@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from hypothesis import strategies as st
-from tests.engine.world import JSON, START_MS, TEXT, World, batch
+from tests.engine.world import JSON, START_MS, TEXT, World, batch, snapshot
 
 from millstream.engine.state import Stream
 from millstream.model.commands import (
@@ -25,6 +25,7 @@ from millstream.model.commands import (
     DeleteBucket,
     Expire,
     Touch,
+    Trim,
 )
 from millstream.model.errors import BadRequest, Refused
 from millstream.model.etags import state_etag
@@ -90,7 +91,18 @@ class Story:
         key = self._random.choice(KEYS)
         stream = self.world.machine.find(key)
         number = 0 if stream is None else stream.number
-        return self._ask(self._random.choice([Delete(key), Touch(key, number), Expire(key, number)]))
+        known = self._known(key)
+        offset = 0 if known is None else self._random.randint(0, known.view().tail + 1)
+        trims = self._random.random() < 0.7
+        choices = [
+            Delete(key),
+            Touch(key, number),
+            Expire(key, number),
+            Trim(key, offset, keeps_snapshot=trims),
+            snapshot(offset, self._message(), key, trims=trims),
+            snapshot(offset, b"", key, trims=trims),
+        ]
+        return self._ask(self._random.choice(choices))
 
     def _bucket(self) -> Answer:
         name = self._random.choice(["shop", "other", "spare", "spare", "spare", "_default"])

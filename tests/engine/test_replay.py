@@ -21,8 +21,10 @@ from tests.engine.world import (
     delete,
     everything,
     replayed,
+    snapshot,
     stream_record,
     touch,
+    trim,
 )
 
 from millstream.engine.machine import deadline_ms
@@ -50,6 +52,9 @@ def a_long_day() -> World:
     world.do(touch(number, "shop/a"))
     world.do(append(b"12", "shop/a", body=batch(b"1", b"2"), producer=by("p", 0, 1), stream_seq="b"))
     world.do(append(key="shop/a", body=large(world, b"large ", b"body")))
+    world.do(snapshot(5, key="shop/a"))
+    world.do(trim(6, key="shop/a"))
+    world.do(snapshot(7, key="shop/a", trims=False))
     world.do(close("shop/a", producer=by("q", 3, 0)))
     world.do(create("shop/b", ttl_s=1))
     world.wait(1_000)
@@ -176,9 +181,13 @@ def test_buckets_count_their_streams_and_memory_its_bytes(seed, length):
     streams = [stream for stream in world.machine.streams.values() if not stream.deleted]
     for name, bucket in world.machine.buckets.items():
         assert bucket.streams == sum(1 for stream in streams if split_key(stream.key)[0] == name)
+    hot_bytes = 0
     for stream in streams:
-        assert stream.tail == sum(len(record.payload) for record in stream.hot or ())
-    assert world.machine.hot_bytes == sum(stream.tail for stream in streams)
+        messages = sum(len(record.payload) for record in stream.hot or ())
+        assert messages == stream.tail - stream.hot_from
+        assert stream.hot_from <= stream.earliest or stream.hot is None
+        hot_bytes += messages + (len(stream.snapshot_hot[1]) if stream.snapshot_hot else 0)
+    assert world.machine.hot_bytes == hot_bytes
 
 
 @settings(max_examples=150)

@@ -7,6 +7,7 @@ once (`seal` ends one), and each has one time, as in the journal.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
 import pytest
@@ -15,7 +16,7 @@ from millstream.engine.applying import apply_to_bucket, apply_to_stream, born
 from millstream.engine.machine import Change, Machine
 from millstream.engine.state import Stream
 from millstream.model import facts
-from millstream.model.commands import Append, Body, Command, Create, Delete, Expire, Touch
+from millstream.model.commands import Append, Body, Command, Create, Delete, Expire, PublishSnapshot, Touch, Trim
 from millstream.model.errors import NotFound, Refused
 from millstream.model.facts import Fact, Producer
 from millstream.model.names import split_key
@@ -226,6 +227,14 @@ def touch(number: int, key: str = KEY) -> Touch:
     return Touch(key, number)
 
 
+def trim(offset: int, key: str = KEY, **fields: object) -> Trim:
+    return Trim(key, offset, **fields)  # type: ignore[arg-type]
+
+
+def snapshot(offset: int, payload: bytes = b"state", key: str = KEY, **fields: object) -> PublishSnapshot:
+    return PublishSnapshot(key, offset, TEXT, len(payload), blake2b(payload).digest(), payload, **fields)  # type: ignore[arg-type]
+
+
 def by(producer_id: str, epoch: int, seq: int) -> Producer:
     return Producer(producer_id, epoch, seq)
 
@@ -252,6 +261,7 @@ def committed(machine: Machine) -> dict[str, object]:
         "streams": {key: stream_record(stream) for key, stream in machine.streams.items()},
         "changed": {key: stream.changed for key, stream in machine.streams.items()},
         "hot": {key: stream.hot for key, stream in machine.streams.items()},
+        "snapshots": {key: stream.snapshot_hot for key, stream in machine.streams.items()},
         "hot_bytes": machine.hot_bytes,
         "producers": {key: stream.producers or {} for key, stream in machine.streams.items()},
         "buckets": {name: bucket_record(b) for name, b in machine.buckets.items() if not b.deleted},

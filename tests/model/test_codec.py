@@ -40,6 +40,15 @@ GOLDEN: list[tuple[Fact, str]] = [
     (facts.Touched(70_000), "92 08 ce00011170"),
     (facts.PartStored(0, b"\x00\xff"), "93 09 00 c402 00ff"),
     (facts.PartsDropped(17), "92 0a 11"),
+    (facts.Trimmed(3, 400), "93 0c 03 cd0190"),
+    (
+        facts.SnapshotPublished(3, 400, "a/b", 2, b"\x01\x02", b"ok", None, False),
+        "99 0d 03 cd0190 a3612f62 02 c402 0102 c402 6f6b c0 c2",
+    ),
+    (
+        facts.SnapshotPublished(3, 400, "a/b", 2, b"\x01\x02", object="snapshots/x"),
+        "99 0d 03 cd0190 a3612f62 02 c402 0102 c400 ab 736e617073686f74732f78 c3",
+    ),
     (facts.BucketChanged("shop", BucketSettings()), "93 0b a4 73686f70 95 c0 c0 c0 c0 a6 7075626c6963"),
 ]
 OLDER: list[tuple[Fact, str]] = [
@@ -82,6 +91,11 @@ one_of_each = {
     facts.Touched: st.builds(facts.Touched, numbers),
     facts.PartStored: st.builds(facts.PartStored, numbers, payloads),
     facts.PartsDropped: st.builds(facts.PartsDropped, numbers),
+    facts.Trimmed: st.builds(facts.Trimmed, numbers, numbers),
+    facts.SnapshotPublished: st.builds(
+        facts.SnapshotPublished,
+        *(numbers, numbers, words, numbers, payloads, payloads, st.none() | words, st.booleans()),
+    ),
 }
 any_facts = st.lists(st.one_of(*one_of_each.values()), max_size=6)
 

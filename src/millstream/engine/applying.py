@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..model import facts
 from ..model.facts import Producer
-from ..model.records import DEFAULT_BUCKET_SETTINGS, BucketRecord, Lease, StreamRecord, Writers
+from ..model.records import DEFAULT_BUCKET_SETTINGS, BucketRecord, Lease, Snapshot, StreamRecord, Writers
 
 _NO_WRITERS = Writers()
 
@@ -34,8 +34,21 @@ def apply_to_stream(record: StreamRecord, fact: facts.StreamFact, at_ms: int) ->
         record.written_ms = at_ms
         _renew(record, at_ms)
         _close(record, fact.producer)
+    elif isinstance(fact, facts.Trimmed):
+        _trim(record, fact.offset)
+    elif isinstance(fact, facts.SnapshotPublished):
+        record.snapshot = Snapshot(fact.offset, fact.content_type, fact.size, fact.digest, fact.object)
+        _renew(record, at_ms)
+        if fact.trims:
+            _trim(record, fact.offset)
     else:
         record.deleted = True
+
+
+def _trim(record: StreamRecord, offset: int) -> None:
+    record.earliest = max(record.earliest, offset)
+    if record.snapshot is not None and record.snapshot.offset < record.earliest:
+        record.snapshot = None
 
 
 def apply_to_bucket(record: BucketRecord, fact: facts.Fact, at_ms: int) -> None:

@@ -24,6 +24,7 @@ from .appending import decide_append
 from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from .buckets import decide_bucket
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
+from .snapshots import decide_snapshot, decide_trim
 from .state import Bucket, HotRecord, Shelf, Stream
 
 _BUCKETS_MAX = 10_000  # in memory; they are small, and every read asks its bucket how it may be cached
@@ -76,6 +77,10 @@ class Machine:
             return decide_expire(self, command, now_ms, changes)  # type: ignore[arg-type]
         if kind is commands.Delete:
             return decide_delete(self, command, now_ms, changes)  # type: ignore[arg-type]
+        if kind is commands.Trim:
+            return decide_trim(self, command, now_ms, changes)  # type: ignore[arg-type]
+        if kind is commands.PublishSnapshot:
+            return decide_snapshot(self, command, now_ms, changes)  # type: ignore[arg-type]
         return decide_bucket(self, command, now_ms, changes)  # type: ignore[arg-type]
 
     def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
@@ -89,7 +94,7 @@ class Machine:
                 if stream.pending_producers is None:
                     stream.pending_producers = {}
                 stream.pending_producers[producer.id] = (producer.epoch, producer.seq)
-        elif kind is not facts.Touched:
+        elif kind is facts.StreamDeleted or kind is facts.StreamExpired:
             self._count_in_bucket(stream.key, fact, now_ms)
         self.next_sequence += 1
         changes.append((stream, fact))
@@ -247,7 +252,15 @@ class Machine:
         if isinstance(fact, facts.Closed) and fact.producer is not None:
             _remember(stream, fact.producer)
         self._note_renewal(stream)
+        if isinstance(fact, facts.SnapshotPublished):
+            self._hold_snapshot(stream, (sequence, fact.payload) if fact.payload else None)
+            self._drop_trimmed(stream)
+        elif isinstance(fact, facts.Trimmed):
+            if stream.snapshot is None:
+                self._hold_snapshot(stream, None)
+            self._drop_trimmed(stream)
         if stream.deleted:
+            self._hold_snapshot(stream, None)
             self._free_hot(stream)
             self._settle_bucket(stream.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
@@ -279,6 +292,22 @@ class Machine:
         else:
             stream.hot.append(record)
         self.hot_bytes += len(payload)
+
+    def _hold_snapshot(self, stream: Stream, held: tuple[int, bytes] | None) -> None:
+        """Keep a small snapshot in memory until a checkpoint has it, in the place of the one before."""
+        if stream.snapshot_hot is not None:
+            self.hot_bytes -= len(stream.snapshot_hot[1])
+        if held is not None:
+            self.hot_bytes += len(held[1])
+        stream.snapshot_hot = held
+
+    def _drop_trimmed(self, stream: Stream) -> None:
+        hot = stream.hot
+        if hot is None or hot[0].next_offset > stream.earliest:
+            return
+        before = stream.hot_from
+        stream.hot = hot[bisect_right(hot, stream.earliest, key=_next_offset) :] or None
+        self.hot_bytes -= stream.hot_from - before
 
     def apply_upload(self, fact: facts.UploadFact, sequence: int) -> None:
         if isinstance(fact, facts.PartsDropped):
@@ -379,6 +408,8 @@ class Machine:
         """The catalog and the segments have all of the stream's changes up to `sequence`."""
         if stream.hot is not None:
             self._cool(stream, sequence)
+        if stream.snapshot_hot is not None and stream.snapshot_hot[0] <= sequence:
+            self._hold_snapshot(stream, None)
         if stream.deleted and stream.changed <= sequence and self.streams.get(stream.key) is stream:
             del self.streams[stream.key]
 
@@ -405,7 +436,7 @@ class Machine:
     def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int) -> bool:
         """Let a stream go that the catalog has, and nobody needs or has asked for lately; whether it went."""
         if stream.changed > checkpointed_sequence or stream.inflight or stream.followers or stream.hot:
-            return False
+            return False  # `changed` covers a snapshot that is still in memory
         if stream.used >= used_before_s:
             return False
         if stream.deleted or self.streams.get(stream.key) is not stream:
@@ -427,6 +458,10 @@ def deadline_ms(stream: Stream, view: StreamRecord) -> int:
 
 def _sequence(record: HotRecord) -> int:
     return record.sequence
+
+
+def _next_offset(record: HotRecord) -> int:
+    return record.next_offset
 
 
 def _remember(stream: Stream, producer: Producer) -> None:

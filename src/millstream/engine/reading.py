@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -29,7 +30,7 @@ def resolve_offset(stream: Stream, offset: int) -> int:
     """The real offset behind a requested one, or why it cannot be read."""
     if offset == NOW:
         return stream.tail
-    if offset == BEGINNING:
+    if offset == BEGINNING and (stream.earliest == 0 or stream.snapshot is None):
         return stream.earliest
     if offset > stream.tail:
         raise BadRequest(
@@ -39,9 +40,10 @@ def resolve_offset(stream: Stream, offset: int) -> int:
         )
     if offset < stream.earliest:
         raise Gone(
-            "That part of the history is no longer kept. Start from the earliest kept offset.",
+            "That part of the history is no longer kept. Start with the bootstrap, or from the earliest kept offset.",
             code="offset_trimmed",
             earliest=stream.earliest,
+            key=stream.key,
         )
     return offset
 
@@ -56,6 +58,22 @@ def cut_hot(stream: Stream, start: int, bytes_max: int) -> Cut:
     if is_json(stream.content_type):
         return _cut_messages(hot, first, start, bytes_max)
     return _cut_bytes(hot, first, start, bytes_max)
+
+
+def cut_messages(stream: Stream, start: int, bytes_max: int) -> Cut:
+    """Read whole messages from memory, one piece each; `start` must be a boundary in the hot tail."""
+    hot = stream.hot
+    if not hot or start >= stream.tail:
+        return Cut(start, start, [])
+    return _cut_messages(hot, bisect_right(hot, start, key=_offset) - 1, start, bytes_max)
+
+
+def is_hot_boundary(stream: Stream, offset: int) -> bool:
+    """Whether a message of the hot tail begins at an offset."""
+    hot = stream.hot
+    assert hot
+    record = hot[bisect_right(hot, offset, key=_offset) - 1]
+    return offset in accumulate(record.lengths or (), initial=record.offset)
 
 
 def _offset(record: HotRecord) -> int:

@@ -37,6 +37,7 @@ class Stream(StreamRecord, gc=False):
     inflight: int = 0
     changed: int = 0  # sequence of the last committed change; the catalog has it once it checkpointed that far
     hot: list[HotRecord] | None = None
+    snapshot_hot: tuple[int, bytes] | None = None  # sequence and bytes of a small one that is not in a segment yet
     followers: dict[Any, None] | None = None  # of `node.followers`; the engine only asks whether there are any
     producers: dict[str, tuple[int, int]] | None = None  # (epoch, seq), as far as loaded
     pending_producers: dict[str, tuple[int, int]] | None = None

@@ -69,6 +69,27 @@ class Touch(msgspec.Struct, frozen=True, gc=False):
     number: int
 
 
+class Trim(msgspec.Struct, frozen=True, gc=False):
+    """Stop keeping what lies before an offset, which must be a message's boundary."""
+
+    key: str
+    offset: int
+    number: int | None = None  # only if the stream is still this one
+    keeps_snapshot: bool = False  # retention: never past the latest snapshot
+
+
+class PublishSnapshot(msgspec.Struct, frozen=True, gc=False):
+    key: str
+    offset: int
+    content_type: str
+    size: int
+    digest: bytes
+    payload: bytes = b""
+    object: str | None = None
+    trims: bool = True
+    is_boundary: bool = True  # boundaries do not move: the reader has looked
+
+
 class CreateBucket(msgspec.Struct, frozen=True, gc=False):
     bucket: str
     settings: BucketSettings = BucketSettings()
@@ -83,4 +104,5 @@ class DeleteBucket(msgspec.Struct, frozen=True, gc=False):
     bucket: str
 
 
-Command = Create | Append | Delete | Expire | Touch | CreateBucket | ChangeBucket | DeleteBucket
+BucketCommand = CreateBucket | ChangeBucket | DeleteBucket
+Command = Create | Append | Delete | Expire | Touch | Trim | PublishSnapshot | BucketCommand

@@ -52,9 +52,12 @@ class NotFound(Refused):
 class Gone(Refused):
     code = "gone"
 
-    def __init__(self, message: str, *, code: str | None = None, earliest: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, earliest: int | None = None, key: str | None = None
+    ) -> None:
         super().__init__(message, code=code)
         self.earliest = earliest
+        self.key = key  # of the stream whose history was trimmed
 
 
 class Conflict(Refused):

@@ -109,8 +109,28 @@ class BucketChanged(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=Fal
     settings: BucketSettings
 
 
+class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
+    """What lies before `offset` is no longer kept. A snapshot older than that goes with it."""
+
+    stream: int
+    offset: int
+
+
+class SnapshotPublished(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
+    """The state of a stream at an offset, as somebody folded it; it replaces the one before."""
+
+    stream: int
+    offset: int
+    content_type: str
+    size: int
+    digest: bytes  # blake2b-128 of the bytes: who sends the same again changes nothing
+    payload: bytes = b""  # of a small one
+    object: str | None = None  # of a large one, which lies in the object store
+    trims: bool = True  # what lies before `offset` is no longer kept
+
+
 BucketFact = BucketCreated | BucketDeleted | BucketChanged
-StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched
+StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished
 UploadFact = PartStored | PartsDropped
 Fact = BucketFact | StreamCreated | StreamFact | UploadFact
 

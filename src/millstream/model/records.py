@@ -39,6 +39,16 @@ class Writers(msgspec.Struct, frozen=True, array_like=True, gc=False):
     producer_count: int = 0
 
 
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The latest snapshot of a stream. Its bytes are a block among the segments, or an object of their own."""
+
+    offset: int
+    content_type: str
+    size: int
+    digest: bytes
+    object: str | None = None
+
+
 class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     """One stream. Rare things are grouped behind an optional field: there may be a million of these."""
 
@@ -55,6 +65,7 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     deleted: bool = False
     lease: Lease | None = None
     writers: Writers | None = None
+    snapshot: Snapshot | None = None
     client_ids: bool = False
 
 
@@ -69,7 +80,10 @@ class BucketRecord(msgspec.Struct, array_like=True, gc=False):
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Which block holds which offsets of a stream. Extents do not belong to the stream that wrote them:
-    several streams may come to share a block, and garbage is what no extent reaches."""
+    several streams may come to share a block, and garbage is what no extent reaches.
+
+    The small snapshot of stream n is the one block of the stream -n, which nobody else can name: checkpoints, merges
+    and garbage treat it like any other."""
 
     stream: int
     first_offset: int

@@ -19,6 +19,8 @@ class Outcome(Enum):
     EXPIRED = "expired"
     TOUCHED = "touched"
     CHANGED = "changed"
+    TRIMMED = "trimmed"
+    PUBLISHED = "published"
     NOTHING = "nothing"
 
 

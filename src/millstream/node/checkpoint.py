@@ -46,6 +46,7 @@ class Stretch:
         self.created: dict[int, StreamRecord] = {}
         self.happened: dict[int, list[Happened]] = {}
         self.bucket_facts: list[tuple[facts.BucketFact | facts.StreamCreated, int]] = []
+        self.reshaped: list[int] = []  # streams that were trimmed or got a snapshot
         self.uploads: dict[int, list[bytes]] = {}
 
     def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
@@ -72,6 +73,10 @@ class Stretch:
             if fact.upload is not None:
                 fact = self._whole(fact)
             self.payload_bytes += len(fact.payload)
+        elif type(fact) is facts.SnapshotPublished:
+            self.payload_bytes += len(fact.payload)
+        if type(fact) is facts.SnapshotPublished or type(fact) is facts.Trimmed:
+            self.reshaped.append(fact.stream)
         happened = self.happened.get(fact.stream)
         if happened is None:
             self.happened[fact.stream] = [(fact, sequence, at_ms)]
@@ -148,6 +153,7 @@ class Checkpointer:
         with self.catalog.transaction():
             records = self._records(stretch)
             gone = [number for number, record in records.items() if record.deleted]
+            superseded = self._reshape(stretch, records, gone)
             self._write_segment(stretch, records)
             self.catalog.delete_streams([number for number in gone if number not in stretch.created])
             self.catalog.save_streams(record for record in records.values() if not record.deleted)
@@ -156,7 +162,22 @@ class Checkpointer:
             self.catalog.set_state("applied", stretch.last_sequence)
             self.catalog.set_state("at_ms", stretch.last_ms)
             self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
+        for name in superseded:
+            self.objects.delete(name)
         self.catalog.give_back_space()
+
+    def _reshape(self, stretch: Stretch, records: dict[int, StreamRecord], gone: list[int]) -> set[str]:
+        """Let go of blocks before what is kept, and of old snapshots; the objects that nothing will name any more."""
+        reshaped = set(stretch.reshaped)
+        kept = [records[number] for number in reshaped if not records[number].deleted]
+        self.catalog.trim_extents((record.number, record.earliest) for record in kept)
+        republished = {number for number in reshaped if _published_in(stretch.happened[number])}
+        self.catalog.forget_extents(-r.number for r in kept if r.snapshot is None or r.number in republished)
+        objects = {record.number: record.snapshot.object if record.snapshot else None for record in kept}
+        before = self.catalog.snapshot_objects([*objects, *gone])
+        self.catalog.save_snapshot_objects(objects | dict.fromkeys(gone))
+        named = {fact.object for number in reshaped for fact, _, _ in _published_in(stretch.happened[number])}
+        return {name for name in (named | set(before.values())) - set(objects.values()) if name is not None}
 
     def _records(self, stretch: Stretch) -> dict[int, StreamRecord]:
         """The streams of the stretch as they are after it."""
@@ -175,10 +196,17 @@ class Checkpointer:
         for number in sorted(stretch.happened):
             if records[number].deleted:
                 continue
-            offset, columns = columns_in(stretch.happened[number])
-            if columns.payloads:
+            record = records[number]
+            offset, columns = columns_in(stretch.happened[number], record.earliest)
+            snapshots = _published_in(stretch.happened[number]) if record.snapshot is not None else []
+            if columns.payloads or snapshots:
                 builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
+            if columns.payloads and builder is not None:
                 builder.add(number, offset, columns)
+            if snapshots and builder is not None:
+                fact, sequence, at_ms = snapshots[-1]
+                if fact.payload:  # a large one is an object already, an empty one is nothing
+                    builder.add_snapshot(number, fact.offset, fact.payload, at_ms, sequence)
         if builder is not None:
             size = builder.finish(self.objects)
             self.catalog.add_segment(builder.segment, size, builder.extents)
@@ -219,12 +247,19 @@ class Checkpointer:
                 self.objects.delete(segment_name(segment_number(name)))
 
 
-def columns_in(happened: list[Happened]) -> tuple[int, Columns]:
-    """The messages a stream got in a stretch, and the offset of the first."""
+def _published_in(happened: list[Happened]) -> list[tuple[facts.SnapshotPublished, int, int]]:
+    """The snapshots a stream got in a stretch, in order."""
+    return [(fact, sequence, at_ms) for fact, sequence, at_ms in happened if type(fact) is facts.SnapshotPublished]
+
+
+def columns_in(happened: list[Happened], earliest: int = 0) -> tuple[int, Columns]:
+    """The messages a stream got in a stretch, as far as they are kept, and the offset of the first."""
     appends = [
         (fact, sequence, at_ms)
         for fact, sequence, at_ms in happened
-        if type(fact) is facts.Appended and (fact.payload or fact.lengths is None)
+        if type(fact) is facts.Appended
+        and (fact.payload or fact.lengths is None)
+        and (not earliest or fact.offset + len(fact.payload) > earliest)
     ]
     if not appends:
         return 0, Columns([], [], [], [], [])

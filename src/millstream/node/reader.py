@@ -11,11 +11,12 @@ import logging
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ..engine.machine import Machine
-from ..engine.reading import Cut, cut_hot, split_messages, take_messages
+from ..engine.reading import Cut, cut_hot, cut_messages, is_hot_boundary, resolve_offset, split_messages, take_messages
 from ..engine.state import Stream
-from ..model.errors import CorruptData, Unavailable
+from ..model.errors import CorruptData, NotFound, Unavailable
 from ..model.media import is_json
 from ..model.records import Extent
 from ..storage.catalog import CatalogReader
@@ -70,6 +71,8 @@ class Reader:
 
     def read_now(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         """The cut if no disk has to be waited for."""
+        if start < stream.earliest:
+            resolve_offset(stream, start)  # trimmed since the reader began: says so
         hot_from = stream.hot_from
         if start >= hot_from:
             return self._read_hot(stream, start, bytes_max)
@@ -116,15 +119,70 @@ class Reader:
             if ready is not None:
                 return ready
             extents = self._extents(stream, start, bytes_max)
-            try:
-                blobs = await asyncio.to_thread(self._fetch, extents)
-            except FileNotFoundError:
-                continue  # merged away since the catalog was asked
-            except OSError as error:
-                log.error("A segment of stream %s cannot be read: %s", stream.key, error)
-                raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
-            return _assemble_or_log(stream, start, bytes_max, extents, blobs)
-        raise Unavailable("The read could not be served: its segments kept moving. Try again.")
+            blobs = await self._fetch_any(stream, extents)
+            if blobs is not None:
+                return _assemble_or_log(stream, start, bytes_max, extents, blobs)
+        raise _moving()
+
+    async def messages(self, stream: Stream, start: int, bytes_max: int) -> Cut:
+        """A cut of whole messages, one piece each, whatever the stream holds. `start` must be a boundary."""
+        for _ in range(_REPLANS_MAX):
+            if start < stream.earliest:
+                resolve_offset(stream, start)
+            if start >= stream.hot_from:
+                return cut_messages(stream, start, bytes_max)
+            extents = self._extents(stream, start, bytes_max)
+            blobs = await self._fetch_any(stream, extents)
+            if blobs is not None:
+                return _assemble_or_log(stream, start, bytes_max, extents, blobs, whole_messages=True)
+        raise _moving()
+
+    async def is_boundary(self, stream: Stream, offset: int) -> bool:
+        """Whether a message ends, or the first one begins, at an offset that is kept."""
+        if offset in (stream.earliest, stream.tail):
+            return True
+        if offset >= stream.hot_from:
+            return is_hot_boundary(stream, offset)
+        for _ in range(_REPLANS_MAX):
+            extents = self._catalog.extents(stream.number, offset, offset + 1, 1)
+            check_contiguous(stream, offset, offset + 1, extents)
+            blobs = await self._fetch_any(stream, extents)
+            if blobs is not None:
+                first_offset, lengths, _ = decode_payload(blobs[0])
+                return offset in accumulate(lengths, initial=first_offset)
+        raise _moving()
+
+    async def small_snapshot(self, stream: Stream) -> bytes:
+        """The bytes of the latest snapshot, if they are not an object of their own."""
+        snapshot = stream.snapshot
+        assert snapshot is not None
+        assert snapshot.object is None
+        for _ in range(_REPLANS_MAX):
+            if snapshot.size == 0:
+                return b""
+            if stream.snapshot_hot is not None and stream.snapshot is snapshot:
+                return stream.snapshot_hot[1]
+            extents = self._catalog.extents(-stream.number, snapshot.offset, snapshot.offset + 1, 1)
+            if stream.snapshot is not snapshot:
+                raise NotFound("A newer snapshot has just replaced this one.", code="no_such_snapshot")
+            blobs = await self._fetch_any(stream, extents)
+            if not blobs:
+                continue
+            payload = decode_payload(blobs[0])[2]
+            if extents[0].first_offset != snapshot.offset or len(payload) != snapshot.size:
+                raise CorruptData(f"Stream {stream.key}: the catalog names a block that is not its snapshot.")
+            return bytes(payload)
+        raise CorruptData(f"Stream {stream.key}: no segment block holds its snapshot.")
+
+    async def _fetch_any(self, stream: Stream, extents: Sequence[Extent]) -> list[Blob] | None:
+        """The blocks; None where they were merged away since the catalog was asked."""
+        try:
+            return await asyncio.to_thread(self._fetch, extents)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.error("A segment of stream %s cannot be read: %s", stream.key, error)
+            raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
 
     async def offset_since(self, stream: Stream, since_ms: int) -> int:
         """Where the first message lies that was committed at or after a time; the tail if there is none."""
@@ -176,27 +234,38 @@ def check_contiguous(stream: Stream, start: int, end: int, extents: Sequence[Ext
         raise CorruptData(f"Stream {stream.key}: no segment block holds offset {covered}.")
 
 
+def _moving() -> Unavailable:
+    return Unavailable("The read could not be served: its segments kept moving. Try again.")
+
+
 def _assemble_or_log(
-    stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob]
+    stream: Stream,
+    start: int,
+    bytes_max: int,
+    extents: Sequence[Extent],
+    blobs: Sequence[Blob],
+    *,
+    whole_messages: bool = False,
 ) -> Cut:
     try:
-        return assemble(stream, start, bytes_max, extents, blobs)
+        return assemble(stream, start, bytes_max, extents, blobs, whole_messages or is_json(stream.content_type))
     except CorruptData as error:
         log.error("%s It is not served. Run 'millstream doctor'.", error.message)
         raise
 
 
-def assemble(stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob]) -> Cut:
-    """Cut the wanted range out of checked blocks."""
+def assemble(
+    stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob], whole_messages: bool
+) -> Cut:
+    """Cut the wanted range out of checked blocks: messages one by one, or bytes in as few pieces as can be."""
     pieces: list[bytes] = []
     end = start
-    json = is_json(stream.content_type)
     for extent, blob in zip(extents, blobs, strict=True):
         first_offset, lengths, payload = decode_payload(blob)
         if first_offset != extent.first_offset or first_offset + len(payload) != extent.next_offset:
             raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
         skip = end - first_offset
-        if json:
+        if whole_messages:
             end, full = take_messages(split_messages(payload, lengths, skip), pieces, start, end, bytes_max)
             if full:
                 break

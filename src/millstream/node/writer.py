@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from ..engine.machine import Change, Machine
 from ..engine.state import Stream
 from ..model.codec import HEADER_BYTES, array_header, encode_into
-from ..model.commands import Command, Delete, DeleteBucket, Expire
+from ..model.commands import Command, Delete, DeleteBucket, Expire, Trim
 from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
 from ..model.facts import PartsDropped, PartStored
 from ..model.replies import Outcome, Receipt
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 Answer = Receipt | MillstreamError
 Done = Callable[[Answer], None]
 
-_FREES_SPACE = (Delete, Expire, DeleteBucket)  # taken even when the disk is nearly full
+_FREES_SPACE = (Delete, Expire, Trim, DeleteBucket)  # taken even when the disk is nearly full
 _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 

@@ -21,6 +21,7 @@ from ..protocol.http.extension.paths import (
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .http_connection import HttpConnection
+from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
 
 _JSON = b"Content-Type: application/json\r\n"
@@ -42,6 +43,10 @@ class BucketRoutes:
         else:
             check_new_stream(path) if request.method == b"PUT" else check_stream(path)
             self._streams.serve(conn, request, path.key, needs_bucket=True)
+
+    def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
+        """Where a large body goes that is about to arrive; None: into memory."""
+        return None
 
     # -- buckets -----------------------------------------------------------------------------------------
 

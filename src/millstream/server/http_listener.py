@@ -15,7 +15,9 @@ from ..protocol.http.requests import Request, require_host
 from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection
+from .http_receiving import BodySink, RequestReceiver
 from .ops import METRICS_TYPE, Metrics
+from .s3p_listener import S3pListener
 from .settings import Settings
 from .stream_routes import METHODS, StreamRoutes
 
@@ -33,6 +35,7 @@ class HttpListener:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()  # good to a tick: deadlines need no more
         self.node: Node | None = None  # None until recovery is done
+        self.s3p: S3pListener | None = None  # for the metrics
         self.inflight_bytes = 0
         self.answered: dict[tuple[bytes, int], int] = {}
         self.common_lines = b""
@@ -117,6 +120,18 @@ class HttpListener:
         )
 
     # -- requests ----------------------------------------------------------------------------------------
+
+    def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
+        """Where a large body should go that is about to arrive; None: into memory, as most do. May raise a refusal.
+
+        Whoever is not welcome is told so in `serve`; nothing of theirs goes to the disk before that.
+        """
+        if self._bucket_routes is None or request.method != b"PUT" or request.path.startswith(_FLAT):
+            return None
+        origin, host = request.headers.get(h.ORIGIN), request.headers.get(h.HOST, b"")
+        if not self._guard.allows_host(host) or (origin is not None and not self._guard.allows_origin(origin, host)):
+            return None
+        return self._bucket_routes.claim_body(conn, request)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         headers = request.headers

@@ -137,8 +137,8 @@ class EventFeed:
         """Send what lies between our offset and the tail, as far as the client drains it."""
         stream = self._stream
         while not self._done and self._fetch is None and not self._conn.paused:
-            if stream.deleted:
-                self.end()
+            if stream.deleted or self._offset < stream.earliest:
+                self.end()  # who asks again is told why
             elif self._offset < stream.tail:
                 key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor())
                 if key == self._routes.last_event.key:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ..model.commands import Command
 from ..model.errors import MillstreamError, Unavailable
 from ..model.replies import Outcome, Receipt
 from ..node.writer import Answer
@@ -174,14 +175,11 @@ class S3pConnection(asyncio.Protocol):
         kind = type(command)
         self._listener.commands[kind] += 1
         if kind is AppendRecords and len(command.body.payload) <= handlers.part_bytes:  # type: ignore[union-attr]
-            self._owed += 1
             self._owed_bytes += len(command.body.payload)  # type: ignore[union-attr]
             handlers.append(self, command)  # type: ignore[arg-type]
         elif kind is CreateStream:
-            self._owed += 1
             handlers.create(self, command)  # type: ignore[arg-type]
         elif kind is DeleteStream:
-            self._owed += 1
             handlers.delete(self, command)  # type: ignore[arg-type]
         elif self._owed:
             self._held = command
@@ -222,7 +220,7 @@ class S3pConnection(asyncio.Protocol):
 
     # -- answering -----------------------------------------------------------------------------------------
 
-    def written(self, answer: Answer) -> None:
+    def _written(self, answer: Answer) -> None:
         """A submitted write is durable, or refused. Answers come in the order of submission, except that a server which
         takes no writes says so at once: that one is the last, and waits for those before it."""
         self._owed -= 1
@@ -239,14 +237,17 @@ class S3pConnection(asyncio.Protocol):
             if self._last_words is not None:
                 self._say_last_words()
 
-    def refused(self) -> None:
-        """The write that was just submitted will be refused once its answer is due: nothing after it is executed."""
-        self._taking = False
+    def submit(self, command: Command) -> None:
+        """Ask for a write. If it will be refused, once its answer is due, nothing after it is executed."""
+        assert self._listener.handlers is not None
+        self._owed += 1
+        if not self._listener.handlers.node.submit(command, self._written):
+            self._taking = False
 
     def answer(self, answer: Answer) -> None:
         """The answer to a write that nothing was submitted beside."""
         self._owed += 1
-        self.written(answer)
+        self._written(answer)
 
     def reply(self, data: bytes) -> None:
         """Replies of one turn leave together, and then there may be room for more commands."""
@@ -275,10 +276,9 @@ class S3pConnection(asyncio.Protocol):
         else:
             self._transport.writelines(replies)
 
-    def done_waiting(self) -> None:
-        """What the connection was busy with is answered."""
-        self.waiting = None
-        if not self._working:
+    def resume(self) -> None:
+        """Something is answered: perhaps there is more to do."""
+        if self.waiting is None:
             self._work()
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
@@ -294,7 +294,8 @@ class S3pConnection(asyncio.Protocol):
             log.exception("An S3P command failed in a way it must not.")
             self.fail(Unavailable("the server made a mistake; it is in its log"))
         if isinstance(self.waiting, _Task):
-            self.done_waiting()
+            self.waiting = None
+            self.resume()
 
     # -- ending --------------------------------------------------------------------------------------------
 

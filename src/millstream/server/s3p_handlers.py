@@ -6,7 +6,7 @@ import asyncio
 
 from ..model.commands import Append, Body, Create, Delete, Trim
 from ..model.errors import BadRequest, MillstreamError, NotFound
-from ..model.ids import MessageId
+from ..model.ids import ZERO_ID, MessageId
 from ..model.media import DEFAULT_CONTENT_TYPE, is_json
 from ..model.replies import Receipt
 from ..node import Records, Stream
@@ -38,19 +38,14 @@ class S3pHandlers:
     # -- writing -------------------------------------------------------------------------------------------
 
     def create(self, conn: S3pConnection, command: CreateStream) -> None:
-        create = Create(
-            self._key(command.name), DEFAULT_CONTENT_TYPE, must_be_new=True, client_ids=command.client_ids
-        )
-        if not self.node.submit(create, conn.written):
-            conn.refused()
+        create = Create(self._key(command.name), DEFAULT_CONTENT_TYPE, must_be_new=True, client_ids=command.client_ids)
+        conn.submit(create)
 
     def delete(self, conn: S3pConnection, command: DeleteStream) -> None:
-        if not self.node.submit(Delete(self._key(command.name)), conn.written):
-            conn.refused()
+        conn.submit(Delete(self._key(command.name)))
 
     def append(self, conn: S3pConnection, command: AppendRecords) -> None:
-        if not self.node.submit(self._append_command(command), conn.written):
-            conn.refused()
+        conn.submit(self._append_command(command))
 
     def _append_command(self, command: AppendRecords) -> Append:
         """S3P knows no content types: records take the stream's, and must be what it says."""
@@ -136,13 +131,20 @@ class S3pHandlers:
     # -- trimming ------------------------------------------------------------------------------------------
 
     def trim(self, conn: S3pConnection, command: TrimStream) -> None:
+        """Nothing is in flight on this connection: what it appended before is there."""
         stream = self.node.visible(self._key(command.name))
-        last_to_go = command.until.before()
-        place = stream.earliest if last_to_go is None else self.node.records.place_after_now(stream, last_to_go)
-        if place is None or last_to_go is None:
+        last_to_go = command.until.before() or ZERO_ID
+        place = self.node.records.place_after_now(stream, last_to_go)
+        if place is None:
             conn.in_background(self._trim_cold(conn, stream, last_to_go))
         else:
             self._trim_to(conn, stream, place)
+
+    async def _trim_cold(self, conn: S3pConnection, stream: Stream, last_to_go: MessageId) -> None:
+        self._trim_to(conn, stream, await self.node.records.place_after(stream, last_to_go))
+
+    def _trim_to(self, conn: S3pConnection, stream: Stream, place: int) -> None:
+        conn.submit(Trim(stream.key, place, stream.number))
 
 
 class BlockedRead:
@@ -177,7 +179,7 @@ class BlockedRead:
                 self._handlers.read_from(conn, self._command, stream, max(self._place, stream.earliest))
             except MillstreamError as error:
                 conn.fail(error)
-            conn.unless_waiting()
+            conn.resume()
 
     def end(self) -> None:
         """Time is up."""

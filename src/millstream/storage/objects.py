@@ -32,18 +32,18 @@ class LocalObjects:
         self._files.sync_directory(self._root)
 
     def put(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
-        target = self._root / name
-        temporary = target.parent / f"{_TEMPORARY}{target.name}-{os.getpid()}"
-        fd = self._files.create(temporary)
+        writer = self.begin(name)
         try:
-            size = self._files.write_all(fd, pieces, 0)
-            self._files.sync(fd)
-            self._files.link(temporary, target)
+            for piece in pieces:
+                writer.write(piece)
+            writer.finish()
         finally:
-            self._files.close(fd)
-            self._files.unlink(temporary)
-        self._files.sync_directory(target.parent)
-        return size
+            writer.abort()
+        return writer.size
+
+    def begin(self, name: str) -> ObjectWriter:
+        """Store an object piece by piece."""
+        return ObjectWriter(self._root / name, self._files)
 
     def get_range(self, name: str, at: int, size: int) -> bytes:
         """Safe in any thread: it shares no descriptor with anybody."""
@@ -99,3 +99,38 @@ class LocalObjects:
         if len(self._open) > _OPEN_FILES_MAX:
             self._files.close(self._open.popitem(last=False)[1])
         return fd
+
+
+class ObjectWriter:
+    """An object that is being written; it has no name before `finish`. Not for two threads at a time."""
+
+    def __init__(self, target: Path, files: Files) -> None:
+        self.size = 0
+        self._files = files
+        self._target = target
+        self._temporary = target.parent / f"{_TEMPORARY}{target.name}-{os.getpid()}"
+        self._fd: int | None = files.create(self._temporary)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self._fd is not None
+        self._files.pwrite(self._fd, data, self.size)
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Bring what was written so far to the disk, so that `finish` need not wait for all of it."""
+        assert self._fd is not None
+        self._files.sync(self._fd)
+
+    def finish(self) -> None:
+        """Make the object durable, and only then give it its name; refuses a taken one."""
+        self.sync()
+        self._files.link(self._temporary, self._target)
+        self.abort()
+        self._files.sync_directory(self._target.parent)
+
+    def abort(self) -> None:
+        """Let go of the temporary file; after `finish` there is none."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._files.close(fd)
+            self._files.unlink(self._temporary)

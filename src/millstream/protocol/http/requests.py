@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -35,6 +36,7 @@ class Request(msgspec.Struct, gc=False):
     body: bytes
     keep_alive: bool
     version: str = "1.1"
+    sink: Any = None  # a large body that a route has claimed went there (`server.http_receiving.BodySink`)
 
 
 def origin_form(target: bytes) -> bytes:

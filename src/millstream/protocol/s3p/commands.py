@@ -58,6 +58,13 @@ class DeleteStream(msgspec.Struct, frozen=True, gc=False):
 
 S3pCommand = CreateStream | AppendRecords | ReadRecords | TrimStream | DeleteStream
 Options = dict[bytes, bytes]
+COMMAND_NAMES: dict[type[S3pCommand], str] = {
+    CreateStream: "CREATE",
+    AppendRecords: "APPEND",
+    ReadRecords: "READ",
+    TrimStream: "TRIM",
+    DeleteStream: "DELETE",
+}
 
 # Every command: how many elements it has, and its options.
 ELEMENTS = {b"CREATE": 3, b"APPEND": 4, b"READ": 3, b"TRIM": 3, b"DELETE": 3}

@@ -67,6 +67,10 @@ class CatalogReader:
         ).fetchone()
         return None if row is None else Extent(*row)
 
+    def snapshot_objects(self) -> set[str]:
+        """The names of all large snapshots."""
+        return {name for (name,) in self._execute("SELECT name FROM snapshot_objects")}
+
     def expiring(self, after: tuple[int, int], before_ms: int, limit: int) -> list[tuple[int, int, str]]:
         """Deadline, number and key of streams whose recorded deadline has passed, behind (deadline, number)."""
         rows = self._execute(

@@ -16,6 +16,7 @@ from .schema import VERSION, connect, create_tables
 _encode = msgspec.msgpack.Encoder().encode
 _streams = msgspec.msgpack.Decoder(StreamRecord)
 _VARIABLES_MAX = 500
+_EVERYTHING = (1 << 63) - 1
 
 
 class SegmentUse(msgspec.Struct, frozen=True):
@@ -38,8 +39,7 @@ class CatalogWriter:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA cache_size = -16384")
-        if version == 0:
-            create_tables(self._connection)
+        create_tables(self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -91,18 +91,34 @@ class CatalogWriter:
         rows = [(number,) for number in numbers]
         self._connection.executemany("DELETE FROM streams WHERE number = ?", rows)
         self._connection.executemany("DELETE FROM producers WHERE stream = ?", rows)
-        self._connection.executemany(
-            "UPDATE segments SET live_bytes = live_bytes - (SELECT coalesce(sum(size), 0) FROM extents"
-            " WHERE extents.segment = segments.segment AND extents.stream = ?1)"
-            " WHERE segment IN (SELECT DISTINCT segment FROM extents WHERE stream = ?1)",
-            rows,
-        )
-        self._connection.executemany("DELETE FROM extents WHERE stream = ?", rows)
+        self.forget_extents(stream for number in numbers for stream in (number, -number))
 
     def save_producers(self, stream: int, producers: Mapping[str, Producer]) -> None:
         self._connection.executemany(
             "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)",
             ((stream, p.id, p.epoch, p.seq) for p in producers.values()),
+        )
+
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    def snapshot_objects(self, streams: Iterable[int]) -> dict[int, str]:
+        """The large snapshots of these streams."""
+        found: dict[int, str] = {}
+        for chunk in _chunks(list(streams)):
+            marks = ",".join("?" * len(chunk))
+            rows = self._connection.execute(
+                f"SELECT stream, name FROM snapshot_objects WHERE stream IN ({marks})", chunk
+            )
+            found.update(rows.fetchall())
+        return found
+
+    def save_snapshot_objects(self, names: Mapping[int, str | None]) -> None:
+        """Note where large snapshots lie; None: the stream has no such one any more."""
+        gone = ((stream,) for stream, name in names.items() if name is None)
+        self._connection.executemany("DELETE FROM snapshot_objects WHERE stream = ?", gone)
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO snapshot_objects VALUES (?, ?)",
+            ((stream, name) for stream, name in names.items() if name is not None),
         )
 
     # -- extents and segments ----------------------------------------------------------------------------
@@ -116,6 +132,21 @@ class CatalogWriter:
             "INSERT INTO segments (segment, bytes, block_bytes, live_bytes) VALUES (?1, ?2, ?3, ?3)",
             (segment, size, sum(extent.size for extent in extents)),
         )
+
+    def trim_extents(self, ends: Iterable[tuple[int, int]]) -> None:
+        """Forget the blocks that lie wholly before an offset, for pairs of stream and offset."""
+        rows = list(ends)
+        self._connection.executemany(
+            "UPDATE segments SET live_bytes = live_bytes - (SELECT coalesce(sum(size), 0) FROM extents"
+            " WHERE extents.segment = segments.segment AND extents.stream = ?1 AND extents.next_offset <= ?2)"
+            " WHERE segment IN (SELECT DISTINCT segment FROM extents WHERE stream = ?1 AND next_offset <= ?2)",
+            rows,
+        )
+        self._connection.executemany("DELETE FROM extents WHERE stream = ? AND next_offset <= ?", rows)
+
+    def forget_extents(self, streams: Iterable[int]) -> None:
+        """Forget all blocks of these streams."""
+        self.trim_extents((stream, _EVERYTHING) for stream in streams)
 
     def extents_of_segments(self, segments: list[int]) -> list[Extent]:
         """What still reaches into these segments, stream by stream."""

@@ -52,6 +52,11 @@ CREATE TABLE IF NOT EXISTS extents (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS extents_by_segment ON extents (segment);
 
+CREATE TABLE IF NOT EXISTS snapshot_objects (
+    stream INTEGER PRIMARY KEY,
+    name TEXT NOT NULL           -- of a large snapshot, in the object store
+);
+
 CREATE TABLE IF NOT EXISTS segments (
     segment INTEGER PRIMARY KEY,
     bytes INTEGER NOT NULL,      -- of the whole object

@@ -67,6 +67,10 @@ class SegmentBuilder:
             size += len(payload)
         self._add_block(stream, first_offset, columns.part(start, len(payloads)))
 
+    def add_snapshot(self, stream: int, offset: int, payload: bytes, at_ms: int, sequence: int) -> None:
+        """A small snapshot: the one block of the stream with the number turned negative."""
+        self._add_block(-stream, offset, Columns([payload], [at_ms], [at_ms], [0], [sequence]))
+
     def add_encoded(self, extent: Extent, block: bytes) -> None:
         """A block as it lies in another segment."""
         self._pieces.append(block)
@@ -80,7 +84,7 @@ class SegmentBuilder:
         return store.put(segment_name(self.segment), _gathered([*self._pieces, index, trailer]))
 
     def _add_block(self, stream: int, first_offset: int, columns: Columns) -> None:
-        head, payload = encode_block(stream, first_offset, columns)
+        head, payload = encode_block(abs(stream), first_offset, columns)
         self._pieces += (head, payload)
         self._note(stream, first_offset, first_offset + len(payload), len(head) + len(payload),
                    len(columns.payloads), columns.sequences[-1], columns.times_ms[-1])  # fmt: skip

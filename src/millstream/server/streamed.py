@@ -1,0 +1,96 @@
+"""Responses that are made while they are sent: bounded memory, whatever their size and however slow the client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from ..model.errors import MillstreamError
+from .http_connection import HttpConnection
+
+log = logging.getLogger(__name__)
+
+_SLICE = 256 << 10  # sent before other connections get their turn
+
+
+class StreamedAnswer:
+    """One response out of pieces. Errors before the first piece are answered as everywhere; afterwards the
+    connection is cut, so that the client cannot take a part for the whole.
+
+        await StreamedAnswer(conn, lines, pieces).send()
+    """
+
+    def __init__(
+        self, conn: HttpConnection, lines: bytes, pieces: AsyncIterator[bytes], size: int | None = None
+    ) -> None:
+        self._conn = conn
+        self._lines = lines
+        self._pieces = pieces
+        self._size = size
+        self._drained = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+
+    async def send(self) -> None:
+        """Send all of it. Refusals that `pieces` raises before its first piece come through."""
+        try:
+            first = await anext(self._pieces, b"")
+            request = self._conn.request
+            if request is None or not self._conn.begin_stream(self._lines, self._size):
+                return
+            if request.method != b"HEAD" and not await self._send_rest(first):
+                return
+        finally:
+            if (close := getattr(self._pieces, "aclose", None)) is not None:
+                await close()
+        self._conn.end_stream(sized=self._size is not None)
+
+    async def _send_rest(self, first: bytes) -> bool:
+        """Whether everything was sent."""
+        self._conn.live = self
+        self._task = asyncio.current_task()
+        try:
+            sent = self._send_piece(first)
+            async for piece in self._pieces:
+                sent += self._send_piece(piece)
+                if self._conn.paused:
+                    self._drained.clear()
+                    await self._drained.wait()
+                    sent = 0
+                elif sent >= _SLICE:
+                    await asyncio.sleep(0)
+                    sent = 0
+        except asyncio.CancelledError:
+            if not self._is_cancelled:
+                raise
+            return False  # the client is gone: nobody is left to be told
+        except MillstreamError as error:
+            log.warning("A long answer was cut off: %s", error.message)
+            self._conn.abort()
+            return False
+        except BaseException:
+            self._conn.abort()
+            raise
+        return True
+
+    def _send_piece(self, piece: bytes) -> int:
+        if piece:
+            if self._size is None and self._conn.is_chunked():
+                self._conn.send_pieces((b"%x\r\n" % len(piece), piece, b"\r\n"))
+            else:
+                self._conn.send(piece)
+        return len(piece)
+
+    # -- the connection calls ------------------------------------------------------------------------------
+
+    def writable(self) -> None:
+        self._drained.set()
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def end(self) -> None:
+        """The server stops. What has begun may end, as long as the server waits for its connections."""
