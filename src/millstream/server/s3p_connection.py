@@ -236,6 +236,8 @@ class S3pConnection(asyncio.Protocol):
             self._owed_bytes = 0
             if self._last_words is not None:
                 self._say_last_words()
+            else:
+                self._flush()  # now rather than in a turn of its own, which followers may have before us
 
     def submit(self, command: Command) -> None:
         """Ask for a write. If it will be refused, once its answer is due, nothing after it is executed."""
