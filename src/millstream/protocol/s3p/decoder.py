@@ -256,8 +256,8 @@ class Decoder:
             raise BadRequest(f"{what} must be {wanted}, but it begins with {shown(line[:1])}")
         if line.startswith(b"$0\r\n"):
             raise BadRequest(f"{what} must not be empty: bulk strings have at least one byte")
-        head = line.partition(b"\n")[0] + (b"\n" if b"\n" in line else b"")
-        raise BadRequest(f"{what} must be {wanted} with a decimal length and CR LF, not {shown(head)}")
+        good = next(size for size in range(len(line), 0, -1) if _BEGUN.fullmatch(line, 0, size))
+        raise BadRequest(f"{what} must be {wanted} with a decimal length and CR LF, not {shown(line[: good + 1])}")
 
 
 def _unterminated() -> BadRequest:
