@@ -90,7 +90,8 @@ class ServerProcess:
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "millstream", "serve"]
         command += ["--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir)]
-        command += ["--s3p-listen", f"127.0.0.1:{self.s3p_port}"]
+        if "s3p.listen" not in self.settings:
+            command += ["--s3p-listen", f"127.0.0.1:{self.s3p_port}"]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={setting_text(value)}"]
         return command

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _LINGER_S = 2.0
 _OWED_MAX = 1024  # commands in flight before the next is taken
 _OWED_BYTES_MAX = 1 << 20
+_AHEAD_MAX = 64 << 10  # bytes of commands that cannot begin yet
 
 
 class Waiting(Protocol):
@@ -104,8 +105,7 @@ class S3pConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._listener.forget(self)
-        self._listener.inflight_bytes -= self._kept
-        self._kept = 0
+        self._let_go()
         self._held = None
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
@@ -195,11 +195,12 @@ class S3pConnection(asyncio.Protocol):
         transport, listener = self._transport, self._listener
         if transport is None or self._closing:
             return
-        wants_more = self._may_begin()
+        held = self._decoder.held_bytes
+        # A little is read ahead of a command that waits: who never reads never sees that its client is gone.
+        wants_more = held < _AHEAD_MAX or self._may_begin()
         if wants_more != self._reading:
             self._reading = wants_more
             transport.resume_reading() if wants_more else transport.pause_reading()
-        held = self._decoder.held_bytes
         if held != self._kept:
             listener.inflight_bytes += held - self._kept
             self._kept = held
@@ -304,10 +305,17 @@ class S3pConnection(asyncio.Protocol):
     def fail(self, error: MillstreamError) -> None:
         """Answer what came before, then the error, then close: nothing after it is executed."""
         self._taking = False
+        self._let_go()
         if self._last_words is None:
             self._last_words = (error, self._name)
         if not self._owed:
             self._say_last_words()
+
+    def _let_go(self) -> None:
+        """Keep nothing of commands that will not be executed."""
+        self._listener.inflight_bytes -= self._kept
+        self._kept = 0
+        self._decoder = Decoder(self._listener.limits)
 
     def _say_last_words(self) -> None:
         assert self._last_words is not None

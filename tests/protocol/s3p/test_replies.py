@@ -55,7 +55,7 @@ def test_an_error_is_always_one_printable_line():
     )
 )
 def test_records_come_back_as_they_are(records: list[tuple[bytes, int, int]]):
-    payloads, ids_ms, id_seqs = ([list(column) for column in zip(*records, strict=True)] or [[], [], []])
+    payloads, ids_ms, id_seqs = [list(column) for column in zip(*records, strict=True)] or [[], [], []]
     (reply,) = decoded(records_reply(payloads, ids_ms, id_seqs))
     expected = [part for data, ms, seq in records for part in (str(MessageId(ms, seq)).encode(), data)]
     assert reply == expected
