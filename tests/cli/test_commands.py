@@ -37,6 +37,10 @@ def test_the_commands_are_those_we_document():
     assert COMMANDS == ["doctor", "serve", "settings", "version"]
 
 
+def test_the_groups_of_commands_are_those_we_document():
+    assert [group.name for group in app.registered_groups] == ["s3p"]
+
+
 def test_without_arguments_the_help_is_shown(capsys):
     assert run([]) == 0
     assert "serve" in capsys.readouterr().out

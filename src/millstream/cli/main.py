@@ -13,6 +13,7 @@ import typer
 
 from millstream.cli.doctor import doctor
 from millstream.cli.output import CommandError, print_error
+from millstream.cli.s3p import app as s3p
 from millstream.cli.serve import serve
 from millstream.cli.settings import settings
 from millstream.cli.version import version
@@ -30,6 +31,7 @@ app.command(epilog="Example: millstream serve --listen 127.0.0.1:4437 --data-dir
 app.command(epilog="Example: millstream doctor --data-dir ./data")(doctor)
 app.command(epilog="Example: millstream settings --json")(settings)
 app.command(epilog="Example: millstream version --json")(version)
+app.add_typer(s3p, name="s3p", epilog="Example: millstream s3p read orders --follow")
 
 
 @app.callback(epilog="Example: millstream serve --data-dir ./data")

@@ -63,7 +63,7 @@ class Metrics:
         if node is None:
             return
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        yield gauge("millstream_live_readers", "Long-polls and SSE connections.", node.followers.count)
+        yield gauge("millstream_live_readers", "Long-polls, SSE connections, blocked S3P reads.", node.followers.count)
         yield counter("millstream_journal_commits", "Group commits.", node.writer.commits)
         yield gauge("millstream_journal_sequence", "Last committed fact.", node.writer.committed_sequence)
         yield gauge("millstream_catalog_sequence", "Last checkpointed fact.", node.upkeep.applied)

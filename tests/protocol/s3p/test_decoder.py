@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -110,7 +111,7 @@ commands = st.one_of(
 def test_commands_survive_any_cuts(parts: list[bytes], cuts: list[int]):
     data = b"".join(parts)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    pieces = [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [data[start:end] for start, end in pairwise(places)]
     alone = [outcome([part])[0] for part in parts]
     assert all(not isinstance(command, tuple) for command in alone)
     assert outcome(pieces) == outcome([data]) == alone
@@ -142,8 +143,7 @@ def test_any_bytes_are_understood_or_refused(pieces: list[bytes]):
         try:
             while decoder.next_command() is not None:
                 pass
-        except (BadRequest, TooLarge) as error:
-            assert error.message
+        except (BadRequest, TooLarge):
             return
         assert decoder.held_bytes <= SMALL.append_bytes_max + len(piece) + 64
 
