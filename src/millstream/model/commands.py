@@ -7,6 +7,7 @@ the order of checks is the engine's business.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from .errors import BadRequest
 from .facts import BucketSettings, Producer
@@ -88,6 +89,9 @@ class PublishSnapshot(msgspec.Struct, frozen=True, gc=False):
     object: str | None = None
     trims: bool = True
     is_boundary: bool = True  # boundaries do not move: the reader has looked
+
+    def checked(self, is_boundary: bool) -> PublishSnapshot:
+        return replace(self, is_boundary=is_boundary)
 
 
 class CreateBucket(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,8 @@ from .listing import Lister
 from .reader import Reader
 from .record_reader import RecordReader
 from .recovery import check_agreement, prepare_catalog, replay
+from .retention import Retention
+from .snapshots import remove_orphans
 from .upkeep import Upkeep, UpkeepLimits
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
@@ -56,6 +58,7 @@ class NodeLimits(msgspec.Struct, frozen=True):
     low_space_bytes: int = 256 << 20
     producers_max: int = 10_000
     ttl_renewal: bool = True
+    retention_every_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -103,6 +106,10 @@ class Node:
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
+        self.retention = Retention(
+            self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
+        )
+        remove_orphans(self.objects, catalog, self.machine)
         self._watch: asyncio.Task[None] | None = None
         self.appended_messages = 0
         self.appended_bytes = 0
@@ -133,6 +140,7 @@ class Node:
             self.writer.drop_upload(upload)  # their clients were never answered
         self.upkeep.start()
         self.sweeper.start()
+        self.retention.start()
         self._watch = asyncio.create_task(self._watch_limits(), name="limits")
 
     async def close(self) -> None:
@@ -142,6 +150,7 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
         await self.sweeper.stop()
+        await self.retention.stop()
         await self.writer.drain()
         await self.upkeep.stop()
         self.writer.stop()

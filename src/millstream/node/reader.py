@@ -18,7 +18,7 @@ from ..engine.reading import Cut, cut_hot, cut_messages, is_hot_boundary, resolv
 from ..engine.state import Stream
 from ..model.errors import CorruptData, NotFound, Unavailable
 from ..model.media import is_json
-from ..model.records import Extent
+from ..model.records import Extent, Snapshot
 from ..storage.catalog import CatalogReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block, decode_payload
@@ -152,10 +152,8 @@ class Reader:
                 return offset in accumulate(lengths, initial=first_offset)
         raise _moving()
 
-    async def small_snapshot(self, stream: Stream) -> bytes:
-        """The bytes of the latest snapshot, if they are not an object of their own."""
-        snapshot = stream.snapshot
-        assert snapshot is not None
+    async def small_snapshot(self, stream: Stream, snapshot: Snapshot) -> bytes:
+        """The bytes of a snapshot that is not an object of its own, as long as it is the latest."""
         assert snapshot.object is None
         for _ in range(_REPLANS_MAX):
             if snapshot.size == 0:

@@ -22,6 +22,7 @@ from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
+from .snapshot_routes import SnapshotRoutes
 from .stream_routes import StreamRoutes
 
 _JSON = b"Content-Type: application/json\r\n"
@@ -31,6 +32,7 @@ class BucketRoutes:
     def __init__(self, node: Node, streams: StreamRoutes) -> None:
         self._node = node
         self._streams = streams
+        self._snapshots = SnapshotRoutes(streams)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         path = parse_bucketed(request.path)
@@ -39,14 +41,18 @@ class BucketRoutes:
         elif path.stream == LISTING:
             self._serve_listing(conn, request, path)
         elif path.rest:
-            raise NotFound("Nothing is here. A stream is /{bucket}/{stream}.", code="unknown_route")
+            check_stream(path)
+            self._snapshots.serve(conn, request, path)
         else:
             check_new_stream(path) if request.method == b"PUT" else check_stream(path)
             self._streams.serve(conn, request, path.key, needs_bucket=True)
 
     def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
         """Where a large body goes that is about to arrive; None: into memory."""
-        return None
+        path = parse_bucketed(request.path)
+        if path.stream is None or path.stream == LISTING or not path.rest:
+            return None
+        return self._snapshots.claim_body(conn, request, path)
 
     # -- buckets -----------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class Metrics:
         yield counter("millstream_merges", "Segment merges.", node.upkeep.merges)
         yield counter("millstream_upkeep_failures", "Deaths of the upkeep process.", node.upkeep.failures)
         yield counter("millstream_expired", "Streams swept after their time was up.", node.sweeper.expired)
+        yield counter("millstream_retention_trims", "Streams trimmed by retention.", node.retention.trimmed)
         yield gauge("millstream_recovered_facts", "Facts replayed at the last start.", node.replayed)
         yield gauge("millstream_recovery_seconds", "Time the last replay took.", node.recovery_s)
         count, size, live = node.catalog.segment_bytes()

@@ -58,6 +58,7 @@ class Settings:
     # Requests
     head_bytes_max: int = _size(32 * KIB, KIB, MIB, "largest request line and headers together")
     append_bytes_max: int = _size(64 * MIB, KIB, 4 * GIB, "largest body of one append; above it 413")
+    snapshot_bytes_max: int = _size(128 * MIB, KIB, 64 * GIB, "largest snapshot; above it 413")
     inflight_bytes_max: int = _size(256 * MIB, KIB, TIB, "all bodies in flight together; above it 503")
     connections_max: int = _count(20_000, 1, 1_000_000, "open connections; above it new ones are refused")
     idle_timeout_s: float = _seconds(75.0, 0.05, 86_400, "close a connection that sent nothing for so long")
@@ -80,6 +81,7 @@ class Settings:
     checkpoint_bytes: int = _size(64 * MIB, KIB, TIB, "journal bytes after which a checkpoint is due")
     checkpoint_records: int = _count(200_000, 1, 10**9, "journal records after which a checkpoint is due")
     checkpoint_age_s: float = _seconds(30.0, 0.05, 86_400, "age of unsaved changes that makes a checkpoint due")
+    retention_every_s: float = _seconds(60.0, 0.05, 86_400, "pause between two sweeps of buckets with a retention")
     hot_bytes_max: int = _size(256 * MIB, KIB, TIB, "payload kept in memory before it goes to segments")
     hot_streams_max: int = _count(150_000, 1, 10**9, "streams kept in memory; idle ones leave first")
     # Segments and disk

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 import msgspec
 import zstandard
 
-from ..model.commands import Append, Body, Create
+from ..model.commands import Append, Body, Command, Create
 from ..model.errors import Gone, MillstreamError
 from ..model.etags import is_among, state_etag
 from ..model.media import is_json
@@ -85,7 +85,7 @@ class StreamRoutes:
 
     def _append(self, conn: HttpConnection, request: Request, key: str) -> None:
         if len(request.body) > self._part_bytes:
-            self._in_background(conn, self._append_large(conn, request, key))
+            self.in_background(conn, self._append_large(conn, request, key))
             return
         self.node.submit(append_command(request, key), lambda answer: self._written(conn, answer))
 
@@ -102,7 +102,7 @@ class StreamRoutes:
 
     def _create(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool) -> None:
         if len(request.body) > self._part_bytes:
-            self._in_background(conn, self._create_large(conn, request, key, needs_bucket))
+            self.in_background(conn, self._create_large(conn, request, key, needs_bucket))
             return
         self.node.submit(create_command(request, key, needs_bucket), lambda answer: self._created(conn, answer))
 
@@ -137,21 +137,21 @@ class StreamRoutes:
         """Journal the body in parts first, then decide; a refusal drops the parts again."""
         body = command.body
         if body.fault is not None or not body.payload:
-            return await self._submit(command)
+            return await self.submit(command)
         upload = await self.node.writer.stage(body.payload)
         lengths = [len(body.payload)] if body.lengths is None else body.lengths
         staged = Body(b"", lengths, None, upload)
-        answer = await self._submit(msgspec.structs.replace(command, body=staged))
+        answer = await self.submit(msgspec.structs.replace(command, body=staged))
         if not isinstance(answer, Receipt) or answer.outcome not in (Outcome.APPENDED, Outcome.CREATED):
             self.node.writer.drop_upload(upload)
         return answer
 
-    async def _submit(self, command: Append | Create) -> Answer:
+    async def submit(self, command: Command) -> Answer:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.node.submit(command, answered.set_result)
         return await answered
 
-    def _in_background(self, conn: HttpConnection, work: Coroutine[None, None, None]) -> None:
+    def in_background(self, conn: HttpConnection, work: Coroutine[None, None, None]) -> None:
         """Serve a request that has to wait for threads; errors are answered as everywhere."""
         task = asyncio.create_task(self._answering(conn, work))
         self._tasks.add(task)
@@ -192,7 +192,7 @@ class StreamRoutes:
         if query.live == "sse" and h.LAST_EVENT_ID in request.headers:
             offset = parse_offset(request.headers[h.LAST_EVENT_ID].decode("latin-1"))
         elif query.since_ms is not None:
-            self._in_background(conn, self._read_since(conn, stream, query))
+            self.in_background(conn, self._read_since(conn, stream, query))
             return
         self._read_from(conn, stream, self.node.resolve(stream, offset), query)
 
@@ -221,7 +221,7 @@ class StreamRoutes:
         if is_boundary or self.node.reader.read_now(stream, start, 1) is not None:
             feed.start()
         else:
-            self._in_background(conn, self._start_cold(feed, stream, start))
+            self.in_background(conn, self._start_cold(feed, stream, start))
 
     async def _start_cold(self, feed: EventFeed, stream: Stream, start: int) -> None:
         await self.node.reader.read(stream, start, 1)
@@ -247,7 +247,7 @@ class StreamRoutes:
         if cut is not None:
             self._send_cut(conn, stream, cut, query)
         else:
-            self._in_background(conn, self._send_cold(conn, stream, start, limit, query))
+            self.in_background(conn, self._send_cold(conn, stream, start, limit, query))
 
     async def _send_cold(self, conn: HttpConnection, stream: Stream, start: int, limit: int, query: ReadQuery) -> None:
         cut = await self.node.reader.read(stream, start, limit)
@@ -276,7 +276,7 @@ class StreamRoutes:
         if h.ACCEPT_ENCODING in request.headers:
             encoding = _wanted_encoding(request.headers[h.ACCEPT_ENCODING])
             if encoding is not None and cut.end - cut.start >= _COMPRESS_MIN:
-                self._in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
+                self.in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
                 return
         conn.respond(200, b"%bETag: %b\r\n" % (lines, etag.encode()), pieces)
 

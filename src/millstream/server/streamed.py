@@ -44,7 +44,7 @@ class StreamedAnswer:
         finally:
             if (close := getattr(self._pieces, "aclose", None)) is not None:
                 await close()
-        self._conn.end_stream(sized=self._size is not None)
+        self._conn.end_stream(sized=self._size is not None or request.method == b"HEAD")
 
     async def _send_rest(self, first: bytes) -> bool:
         """Whether everything was sent."""

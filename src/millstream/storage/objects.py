@@ -60,6 +60,10 @@ class LocalObjects:
         """The range if it can be had without waiting for the disk. For one thread only."""
         return self._files.pread_cached(self._descriptor(name), size, at)
 
+    def open(self, name: str) -> OpenObject:
+        """Read an object piece by piece; it stays readable even if it is deleted meanwhile."""
+        return OpenObject(self._files, self._files.open_read(self._root / name))
+
     def size(self, name: str) -> int:
         fd = self._files.open_read(self._root / name)
         try:
@@ -101,6 +105,26 @@ class LocalObjects:
         return fd
 
 
+class OpenObject:
+    """An object that is being read. One reader at a time, in any thread."""
+
+    def __init__(self, files: Files, fd: int) -> None:
+        self._files = files
+        self._fd = fd
+
+    def read(self, at: int, size: int) -> bytes:
+        data = self._files.pread(self._fd, size, at)
+        if len(data) != size:
+            raise CorruptData(f"An object ends at {at + len(data)}, {at + size} was expected.")
+        return data
+
+    def __enter__(self) -> OpenObject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close(self._fd)
+
+
 class ObjectWriter:
     """An object that is being written; it has no name before `finish`. Not for two threads at a time."""
 
@@ -120,6 +144,11 @@ class ObjectWriter:
         """Bring what was written so far to the disk, so that `finish` need not wait for all of it."""
         assert self._fd is not None
         self._files.sync(self._fd)
+
+    def content(self) -> bytes:
+        """What was written so far."""
+        assert self._fd is not None
+        return self._files.pread(self._fd, self.size, 0)
 
     def finish(self) -> None:
         """Make the object durable, and only then give it its name; refuses a taken one."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import msgspec
 
 from ...model import errors as e
+from ...model.names import split_key
 
 STATUS: dict[type[e.MillstreamError], int] = {
     e.BadRequest: 400,
@@ -31,6 +34,7 @@ REASONS: dict[int, bytes] = {
     201: b"Created",
     204: b"No Content",
     304: b"Not Modified",
+    307: b"Temporary Redirect",
     400: b"Bad Request",
     403: b"Forbidden",
     404: b"Not Found",
@@ -72,10 +76,15 @@ def error_lines(error: e.MillstreamError) -> bytes:
     if isinstance(error, e.Fenced):
         return b"Producer-Epoch: %d\r\n" % error.epoch
     if isinstance(error, e.Gone) and error.earliest is not None:
-        return b"Stream-Earliest-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (
-            error.earliest,
-            error.earliest,
-        )
+        lines = b"Stream-Earliest-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (error.earliest, error.earliest)
+        return lines if error.key is None else lines + _bootstrap_link(error.key)
     if isinstance(error, e.Unavailable | e.TooMany):
         return _RETRY_AFTER
     return b""
+
+
+def _bootstrap_link(key: str) -> bytes:
+    """Where a reader goes on whose history is no longer kept."""
+    bucket, name = split_key(key)
+    path = f"/ds/{quote(bucket, safe='')}/{quote(name, safe='')}/bootstrap"
+    return b'Link: <%b>; rel="bootstrap"\r\n' % path.encode()

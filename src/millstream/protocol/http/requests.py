@@ -173,7 +173,7 @@ def parameters(query: bytes) -> dict[str, str]:
 
 _SINGLE_PARAMETERS = frozenset(
     {"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id", "timestamp"}
-    | {"prefix", "after", "limit"}
+    | {"prefix", "after", "limit", "trim"}
 )
 
 

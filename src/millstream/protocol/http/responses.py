@@ -98,6 +98,8 @@ def metadata_lines(stream: StreamRecord, stream_id: str, seconds_left: int | Non
     )
     if stream.earliest:
         lines += b"Stream-Earliest-Offset: %020d\r\n" % stream.earliest
+    if stream.snapshot is not None:
+        lines += b"Stream-Snapshot-Offset: %020d\r\n" % stream.snapshot.offset
     if stream.closed:
         lines += b"Stream-Closed: true\r\n"
     if stream.lease is not None and stream.lease.ttl_s is not None:

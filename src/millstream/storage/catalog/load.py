@@ -46,6 +46,9 @@ class CatalogReader:
         row = self._execute("SELECT record FROM buckets WHERE name = ?", (name,)).fetchone()
         return None if row is None else _buckets.decode(row[0])
 
+    def buckets(self) -> list[BucketRecord]:
+        return [_buckets.decode(record) for (record,) in self._execute("SELECT record FROM buckets")]
+
     def extents(self, number: int, start: int, end: int, limit: int) -> list[Extent]:
         """The blocks that hold offsets from `start` up to `end`, in order."""
         # The block that holds `start` may begin before it: it is the last one that begins at or before.

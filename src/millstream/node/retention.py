@@ -1,0 +1,115 @@
+"""Retention: buckets that say how long or how much their streams keep are swept, slowly, in the background.
+
+Never past the latest snapshot of a stream, and by whole blocks where data lies in segments: what is kept is at least
+what the bucket asked for, and at most a block more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from ..engine.state import Stream
+from ..model.commands import Trim
+from ..model.errors import MillstreamError
+from ..model.facts import BucketSettings
+from ..model.records import StreamRecord
+from ..model.replies import Outcome, Receipt
+from ..storage.catalog import CatalogReader
+from .clock import WallClock
+from .listing import Lister
+from .reader import Reader
+from .writer import Answer, Writer
+
+log = logging.getLogger(__name__)
+
+_PAGE = 200  # streams looked at before the loop gets its turn
+_PAUSE_S = 0.01  # between pages: a sweep is never in a hurry
+
+
+class Retention:
+    def __init__(
+        self,
+        writer: Writer,
+        catalog: CatalogReader,
+        reader: Reader,
+        lister: Lister,
+        clock: WallClock,
+        *,
+        every_s: float,
+    ) -> None:
+        self._writer = writer
+        self._catalog = catalog
+        self._reader = reader
+        self._lister = lister
+        self._clock = clock
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+        self.trimmed = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="retention")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def sweep(self) -> None:
+        """Look at every stream of every bucket that has a retention, once."""
+        for bucket in self._lister.buckets():
+            settings = bucket.settings
+            if settings.retention_s is not None or settings.retention_bytes is not None:
+                await self._sweep_bucket(bucket.name, settings)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self.sweep()
+            except MillstreamError as error:
+                log.error("Retention could not be applied: %s It is tried again.", error.message)
+
+    async def _sweep_bucket(self, name: str, settings: BucketSettings) -> None:
+        after, has_more = "", True
+        while has_more:
+            page, has_more = self._lister.page(name, "", after, _PAGE, self._clock.now_ms())
+            for record in page:
+                await self._look_at(record, settings)
+            if page:
+                after = page[-1].key.partition("/")[2]
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _look_at(self, record: StreamRecord, settings: BucketSettings) -> None:
+        limit = record.tail if record.snapshot is None else record.snapshot.offset
+        if record.earliest >= limit:
+            return
+        stream = record if isinstance(record, Stream) else Stream.from_record(record)
+        offset = 0
+        if settings.retention_s is not None:
+            offset = await self._offset_by_age(stream, self._clock.now_ms() - settings.retention_s * 1000)
+        if settings.retention_bytes is not None:
+            offset = max(offset, self._offset_by_size(stream, settings.retention_bytes))
+        if offset > stream.earliest:
+            self._writer.submit(Trim(stream.key, offset, stream.number, keeps_snapshot=True), self._note)
+
+    async def _offset_by_age(self, stream: Stream, oldest_ms: int) -> int:
+        if stream.created_ms >= oldest_ms:
+            return 0
+        return await self._reader.offset_since(stream, oldest_ms)
+
+    def _offset_by_size(self, stream: Stream, kept: int) -> int:
+        """The last place where a block or an append begins that leaves at least so many bytes."""
+        target = stream.tail - kept
+        if target <= stream.earliest:
+            return 0
+        if target >= stream.hot_from:
+            return max((record.offset for record in stream.hot or () if record.offset <= target), default=stream.tail)
+        extents = self._catalog.extents(stream.number, target, target + 1, 1)
+        return extents[0].first_offset if extents else 0
+
+    def _note(self, answer: Answer) -> None:
+        if isinstance(answer, Receipt) and answer.outcome is Outcome.TRIMMED:
+            self.trimmed += 1

@@ -1,0 +1,197 @@
+"""Under a stream's URL: its snapshots, and the bootstrap that starts with the latest of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ..model.commands import PublishSnapshot
+from ..model.errors import Conflict, NotFound, TooLarge, Unavailable
+from ..model.etags import is_among
+from ..model.media import DEFAULT_CONTENT_TYPE
+from ..model.records import Snapshot
+from ..model.replies import Outcome, Receipt
+from ..node import Stream
+from ..node.snapshots import message_batches, new_object_name, snapshot_pieces
+from ..node.writer import Answer
+from ..protocol.http import headers as h
+from ..protocol.http.extension.paths import BucketedPath
+from ..protocol.http.extension.snapshots import (
+    BOOTSTRAP,
+    SNAPSHOT,
+    bootstrap_lines,
+    latest_lines,
+    multipart_end,
+    new_boundary,
+    parse_snapshot_offset,
+    parse_trims,
+    part_start,
+    publish_command,
+    refuse_live,
+    snapshot_etag,
+    snapshot_lines,
+)
+from ..protocol.http.requests import Request
+from ..protocol.http.responses import NO_STORE
+from .body_sinks import ObjectSink, body_digest
+from .http_connection import HttpConnection
+from .http_receiving import BodySink, RequestReceiver
+from .stream_routes import StreamRoutes
+from .streamed import StreamedAnswer
+
+
+class SnapshotRoutes:
+    def __init__(self, streams: StreamRoutes) -> None:
+        self._streams = streams
+        self._node = streams.node
+        self._settings = streams.settings
+
+    def serve(self, conn: HttpConnection, request: Request, path: BucketedPath) -> None:
+        match path.rest:
+            case ("bootstrap",):
+                self._serve_bootstrap(conn, request, path.key)
+            case ("snapshot",):
+                self._serve_latest(conn, request, path.key)
+            case ("snapshot", offset):
+                self._serve_snapshot(conn, request, path.key, parse_snapshot_offset(offset))
+            case _:
+                raise NotFound(
+                    f"Nothing is here. Under a stream there are /{SNAPSHOT} and /{BOOTSTRAP}.", code="unknown_route"
+                )
+
+    def _serve_snapshot(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
+        if request.method == b"PUT":
+            self._streams.in_background(conn, self._publish(conn, request, key, offset))
+        elif request.method in (b"GET", b"HEAD"):
+            self._streams.in_background(conn, self._read(conn, request, key, offset))
+        elif request.method == b"DELETE":
+            self._refuse_delete(key, offset)
+        else:
+            _not_allowed(conn, b"GET, HEAD, PUT, DELETE, OPTIONS")
+
+    # -- publishing --------------------------------------------------------------------------------------
+
+    def claim_body(self, conn: RequestReceiver, request: Request, path: BucketedPath) -> BodySink | None:
+        """A large snapshot goes to the object store while it arrives; what is wrong already is said before."""
+        if len(path.rest) != 2 or path.rest[0] != SNAPSHOT:
+            return None
+        parse_snapshot_offset(path.rest[1])
+        parse_trims(request.query)
+        self._node.visible(path.key)
+        trouble = self._node.trouble()
+        if trouble is not None:
+            raise Unavailable(trouble)
+        limit = self._settings.snapshot_bytes_max
+        self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
+        return ObjectSink(conn, self._node.objects, new_object_name(), limit, "snapshot_bytes_max")
+
+    def _check_size(self, size: int) -> None:
+        limit = self._settings.snapshot_bytes_max
+        if size > limit:
+            raise TooLarge(f"A snapshot may have {limit} bytes (snapshot_bytes_max).", code="snapshot_too_large")
+
+    async def _publish(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
+        self._check_size(len(request.body))
+        sink: ObjectSink | None = request.sink
+        if sink is None:
+            body = request.body
+            command = publish_command(request, key, offset, body_digest(body), body, len(body), None)
+        elif sink.size <= self._settings.part_bytes:
+            body = await sink.take()
+            command = publish_command(request, key, offset, sink.digest, body, len(body), None)
+        else:
+            await sink.complete()
+            command = publish_command(request, key, offset, sink.digest, b"", sink.size, sink.name)
+        answer = await self._submit(command)
+        if command.object is not None and not _is_published(answer):
+            self._node.objects.delete(command.object)
+        receipt = conn.receipt(answer)
+        if receipt is not None:
+            stream_id = self._node.stream_id(receipt.number).encode()
+            lines = b"Stream-Snapshot-Offset: %020d\r\nStream-Next-Offset: %020d\r\nStream-Id: %b\r\n"
+            conn.respond(204, lines % (offset, receipt.tail, stream_id) + NO_STORE)
+
+    async def _submit(self, command: PublishSnapshot) -> Answer:
+        stream = self._node.visible(command.key)
+        if stream.earliest <= command.offset <= stream.tail:
+            is_boundary = await self._node.reader.is_boundary(stream, command.offset)
+            command = command.checked(is_boundary)
+        return await self._streams.submit(command)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def _serve_latest(self, conn: HttpConnection, request: Request, key: str) -> None:
+        if request.method not in (b"GET", b"HEAD"):
+            _not_allowed(conn, b"GET, HEAD, OPTIONS")
+            return
+        snapshot = _latest(self._node.visible(key))
+        host = request.headers.get(h.HOST, b"")
+        conn.respond(307, latest_lines(host, request.path, snapshot.offset))
+
+    async def _read(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
+        stream = self._node.visible(key)
+        snapshot = _latest(stream, offset)
+        self._node.renew(stream)
+        stream_id = self._node.stream_id(stream.number)
+        lines = snapshot_lines(stream, snapshot, stream_id)
+        wanted = request.headers.get(h.IF_NONE_MATCH)
+        if wanted is not None and is_among(wanted.decode("latin-1"), snapshot_etag(stream_id, snapshot)):
+            conn.respond(304, lines)
+            return
+        pieces = snapshot_pieces(self._node.reader, self._node.objects, stream, snapshot)
+        await StreamedAnswer(conn, lines, pieces, snapshot.size).send()
+
+    def _refuse_delete(self, key: str, offset: int) -> None:
+        _latest(self._node.visible(key), offset)
+        raise Conflict(
+            "The latest snapshot stays: without it the bootstrap would be incomplete. Publish a newer one instead.",
+            code="snapshot_is_latest",
+        )
+
+    # -- bootstrap ---------------------------------------------------------------------------------------
+
+    def _serve_bootstrap(self, conn: HttpConnection, request: Request, key: str) -> None:
+        if request.method not in (b"GET", b"HEAD"):
+            _not_allowed(conn, b"GET, HEAD, OPTIONS")
+            return
+        refuse_live(request.query)
+        self._streams.in_background(conn, self._bootstrap(conn, key))
+
+    async def _bootstrap(self, conn: HttpConnection, key: str) -> None:
+        stream = self._node.visible(key)
+        self._node.renew(stream)
+        boundary, end = new_boundary(), stream.tail
+        lines = bootstrap_lines(stream, self._node.stream_id(stream.number), boundary, end)
+        await StreamedAnswer(conn, lines, self._bootstrap_pieces(stream, boundary, end)).send()
+
+    async def _bootstrap_pieces(self, stream: Stream, boundary: bytes, end: int) -> AsyncIterator[bytes]:
+        snapshot = stream.snapshot
+        content_type = DEFAULT_CONTENT_TYPE if snapshot is None else snapshot.content_type
+        yield part_start(boundary, content_type).removeprefix(b"\r\n")
+        start = stream.earliest
+        if snapshot is not None:
+            start = snapshot.offset
+            async for piece in snapshot_pieces(self._node.reader, self._node.objects, stream, snapshot):
+                yield piece
+        between = part_start(boundary, stream.content_type)
+        async for messages in message_batches(self._node.reader, stream, start, end):
+            yield between + between.join(messages)
+        yield multipart_end(boundary)
+
+
+def _latest(stream: Stream, offset: int | None = None) -> Snapshot:
+    snapshot = stream.snapshot
+    if snapshot is None or offset not in (None, snapshot.offset):
+        raise NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
+    return snapshot
+
+
+def _is_published(answer: Answer) -> bool:
+    """Whether the fact is in the journal, or may be."""
+    if isinstance(answer, Receipt):
+        return answer.outcome is Outcome.PUBLISHED
+    return answer.code == "outcome_unknown"
+
+
+def _not_allowed(conn: HttpConnection, methods: bytes) -> None:
+    allow = b"Allow: %b\r\n" % methods
+    conn.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", allow)
