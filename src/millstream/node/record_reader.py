@@ -140,7 +140,7 @@ class RecordReader:
             self._remember(stream, cold)
         room = bytes_max - (cold.end - start)
         count = count_max - len(cold.payloads)
-        if cold.end != stream.hot_from or cold.end == stream.tail or room <= 0 or count <= 0:
+        if cold.end < stream.hot_from or cold.end >= stream.tail or room <= 0 or count <= 0:
             return cold
         hot = records_hot(stream, cold.end, count, room)
         if cold.payloads and hot.end - start > bytes_max:
