@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.world import KEY, START_MS, World, append, batch, close, committed, create, delete, replayed, trim
 
@@ -173,6 +173,7 @@ def test_the_last_id_survives_trimming_shelving_and_replay(client_ids):
 # --- looking for them
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=4), max_size=12), st.data())
 def test_every_id_leads_to_the_message_behind_it(batches, data):
     world = World()

@@ -25,7 +25,21 @@ from ..model.ids import MessageId, parse_id
 from ..protocol.s3p.encoder import encode_append, encode_create, encode_delete, encode_read, encode_trim
 from ..protocol.s3p.reply_decoder import ErrorReply, Ok, Reply, ReplyDecoder
 
-__all__ = ["AsyncS3pClient", "ConnectionLost", "MessageId", "Record", "Request", "S3pClient", "S3pError"]
+__all__ = [
+    "AsyncS3pClient",
+    "ConnectionLost",
+    "MessageId",
+    "Record",
+    "Request",
+    "RunStopped",
+    "S3pClient",
+    "S3pError",
+    "append",
+    "create",
+    "delete",
+    "read",
+    "trim",
+]
 
 DEFAULT_PORT = 7500
 _WINDOW_BYTES = 256 << 10  # sent and not answered: a server that waits for us to read must not wait for us to send
@@ -41,15 +55,19 @@ class Record(NamedTuple):
     data: bytes
 
 
-class S3pError(MillstreamError):
-    """The server refused a command; `code` is S3P's. `done` has the results of those before it in the same `run`."""
+class RunStopped(MillstreamError):
+    """A `run` ended early; `done` has the results of the requests that were answered before."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code} {message}", code=code)
-        self.done: list[Any] = []
+    def __init__(self, message: str, *, code: str | None = None, done: list[Any]) -> None:
+        super().__init__(message, code=code)
+        self.done = done
 
 
-class ConnectionLost(MillstreamError):
+class S3pError(RunStopped):
+    """The server refused a command; `code` is S3P's. Nothing after it was executed."""
+
+
+class ConnectionLost(RunStopped):
     """No reply came. Whether a write happened is unknown: read before you send it again."""
 
     code = "connection_lost"
@@ -158,7 +176,7 @@ class _Conversation:
 
     def received(self, data: bytes) -> None:
         if not data:
-            raise ConnectionLost("The server closed the connection before it replied.")
+            raise ConnectionLost("The server closed the connection before it replied.", done=self.results)
         self._decoder.feed(data)
         while not self.is_over:
             reply = self._decoder.next_reply()
@@ -167,10 +185,13 @@ class _Conversation:
             request = self._requests[len(self.results)]
             self._unanswered -= len(request.data)
             if isinstance(reply, ErrorReply):
-                error = S3pError(reply.code, reply.message)
-                error.done = self.results
-                raise error
+                raise S3pError(f"{reply.code} {reply.message}", code=reply.code, done=self.results)
             self.results.append(request.understand(reply))
+
+
+def _lost(address: tuple[str, int], error: OSError, talk: _Conversation) -> ConnectionLost:
+    why = str(error) or "it took too long"
+    return ConnectionLost(f"No reply from {address[0]}:{address[1]}: {why}.", done=talk.results)
 
 
 # --- for threads ---------------------------------------------------------------------------------------------------
@@ -221,7 +242,7 @@ class S3pClient:
                 talk.received(connection.recv(_RECEIVE_BYTES))
         except OSError as error:
             self.close()
-            raise ConnectionLost(f"No reply from {self._address[0]}:{self._address[1]}: {error}.") from error
+            raise _lost(self._address, error, talk) from error
         except BaseException:
             self.close()
             raise
@@ -293,7 +314,7 @@ class AsyncS3pClient:
                         talk.received(await reader.read(_RECEIVE_BYTES))
             except OSError as error:  # a TimeoutError is one, too
                 await self.close()
-                raise ConnectionLost(f"No reply from {self._address[0]}:{self._address[1]}: {error}.") from error
+                raise _lost(self._address, error, talk) from error
             except BaseException:
                 await self.close()
                 raise
