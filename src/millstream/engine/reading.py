@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
@@ -158,41 +159,61 @@ class Records(msgspec.Struct, frozen=True, gc=False):
 
 def records_hot(stream: Stream, start: int, count_max: int, bytes_max: int) -> Records:
     """Messages from memory: at least one if there is one, however large. `start` must be a message's place."""
-    payloads: list[bytes] = []
-    ids_ms: list[int] = []
-    id_seqs: list[int] = []
+    found = Records(start, [], [], [])
     hot = stream.hot
-    end = start
     if not hot or start >= stream.tail:
-        return Records(end, payloads, ids_ms, id_seqs)
+        return found
     first = bisect_right(hot, start, key=_offset) - 1 if start > hot[0].offset else 0
-    room = bytes_max
+    payloads, ids_ms, id_seqs = found.payloads, found.ids_ms, found.id_seqs
+    end = start
     for index in range(first, len(hot)):
         record = hot[index]
-        payload = record.payload
         lengths = record.lengths
-        if lengths is None or len(lengths) == 1:
-            room -= len(payload)
-            if len(payloads) >= count_max or (room < 0 and payloads):
-                return Records(end, payloads, ids_ms, id_seqs)
-            payloads.append(payload)
+        fits = len(record.payload) + end - start <= bytes_max
+        if lengths is None:
+            if payloads and not (fits and len(payloads) < count_max):
+                break
+            payloads.append(record.payload)
             ids_ms.append(record.id_ms)
             id_seqs.append(record.id_seq)
-            end += len(payload)
-            continue
-        at, id_seq = record.offset, record.id_seq
-        for length in lengths:
-            if at >= start:
-                room -= length
-                if len(payloads) >= count_max or (room < 0 and payloads):
-                    return Records(end, payloads, ids_ms, id_seqs)
-                payloads.append(payload[at - record.offset : at - record.offset + length])
-                ids_ms.append(record.id_ms)
-                id_seqs.append(id_seq)
-                end += length
-            at += length
-            id_seq += 1
+            end += len(record.payload)
+        elif fits and end == record.offset and len(payloads) + len(lengths) <= count_max:
+            payload, starts = record.payload, accumulate(lengths, initial=0)
+            payloads += [payload[at : at + length] for length, at in zip(lengths, starts, strict=False)]
+            ids_ms += [record.id_ms] * len(lengths)
+            id_seqs += range(record.id_seq, record.id_seq + len(lengths))
+            end += len(record.payload)
+        else:
+            room = Room(start, end, count_max, bytes_max)
+            end = _take_part(record, lengths, room, found)
+            if end != record.next_offset:
+                break
     return Records(end, payloads, ids_ms, id_seqs)
+
+
+class Room(NamedTuple):
+    """How far a read has come, and how far it may."""
+
+    start: int
+    end: int
+    count_max: int
+    bytes_max: int
+
+
+def _take_part(record: HotRecord, lengths: Sequence[int], room: Room, found: Records) -> int:
+    """The messages of one append from `room.end` on, as far as they fit; where it ended."""
+    at, end = record.offset, room.end
+    for index, length in enumerate(lengths):
+        if at >= end:
+            full = len(found.payloads) >= room.count_max or end + length - room.start > room.bytes_max
+            if found.payloads and full:
+                return end
+            found.payloads.append(record.payload[at - record.offset : at - record.offset + length])
+            found.ids_ms.append(record.id_ms)
+            found.id_seqs.append(record.id_seq + index)
+            end += length
+        at += length
+    return end
 
 
 def hot_offset_after(hot: Sequence[HotRecord], last: MessageId) -> int | None:

@@ -21,15 +21,18 @@ def id_reply(ms: int, seq: int) -> bytes:
 
 
 def records_reply(payloads: Sequence[bytes], ids_ms: Sequence[int], id_seqs: Sequence[int]) -> list[bytes]:
-    """The flat array of ids and records, in pieces. Hot: about half a microsecond per record."""
+    """The flat array of ids and records, in pieces. Hot: one formatting per record, as that is most of its cost."""
     parts = [b"*%d\r\n" % (2 * len(payloads))]
     whole: list[bytes] = []
+    last_ms, prefix = -1, b""  # records of one append share the first half of their ids
     for payload, ms, seq in zip(payloads, ids_ms, id_seqs, strict=True):
-        text = b"%d-%d" % (ms, seq)
+        if ms != last_ms:
+            last_ms, prefix = ms, b"%d-" % ms
+        size = len(prefix) + (1 if seq < 10 else 2 if seq < 100 else 3 if seq < 1000 else len(str(seq)))
         if len(payload) < _APART_MIN:
-            parts.append(b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(text), text, len(payload), payload))
+            parts.append(b"$%d\r\n%b%d\r\n$%d\r\n%b\r\n" % (size, prefix, seq, len(payload), payload))
         else:
-            parts.append(b"$%d\r\n%b\r\n$%d\r\n" % (len(text), text, len(payload)))
+            parts.append(b"$%d\r\n%b%d\r\n$%d\r\n" % (size, prefix, seq, len(payload)))
             whole += (b"".join(parts), payload)
             parts = [b"\r\n"]
     whole.append(b"".join(parts))
