@@ -155,7 +155,7 @@ def test_the_last_id_survives_trimming_shelving_and_replay(client_ids):
     world.do(create(client_ids=client_ids))
     first_id = MessageId(START_MS + 1000, 4) if client_ids else None
     world.wait(500)
-    last = world.do(append(body=batch(b"a", b"b"), first_id=first_id)).last_id
+    last = MessageId(*world.do(append(body=batch(b"a", b"b"), first_id=first_id)).last_id)
     world.do(trim(2))
     assert ids(world) == []
     assert committed(replayed(world.journal)) == committed(world.machine)
@@ -183,7 +183,7 @@ def test_every_id_leads_to_the_message_behind_it(batches, data):
     for messages in batches:
         gap = data.draw(st.sampled_from([(0, 1), (0, 3), (1, 0), (5, 2)]))
         first = MessageId(last.ms + gap[0], gap[1] + (last.seq if gap[0] == 0 else 0))
-        last = world.do(append(body=batch(*messages), first_id=first)).last_id
+        last = MessageId(*world.do(append(body=batch(*messages), first_id=first)).last_id)
         expected += [(MessageId(first.ms, first.seq + at), message) for at, message in enumerate(messages)]
     stream = world.stream()
     for id_ in {ZERO_ID, *(MessageId(id_.ms + 1, 0) for id_, _ in expected), *(id_ for id_, _ in expected)}:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from tests.conftest import clean_environment, free_port
 from tests.server.s3p_wire import Wire
 
-from millstream.protocol.s3p.encoder import encode_append, encode_read
+from millstream.protocol.s3p.encoder import encode_append, encode_create, encode_read
 from millstream.protocol.s3p.reply_decoder import ErrorReply
 
 
@@ -103,3 +105,52 @@ def test_other_machines_are_not_served_by_accident(tmp_path, listen):
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=clean_environment())
     assert done.returncode == 2
     assert "--insecure" in done.stderr
+
+
+def test_a_large_append_whose_client_leaves_is_finished_or_dropped(server):
+    """Its parts are in the journal already: they must not stay in memory for ever."""
+    running = server({"part_bytes": "1KiB", "checkpoint_age_s": 0.05})
+    with Wire(running.s3p_port) as wire:
+        wire.create(b"x")
+    for name in (b"x", b"nobody"):
+        for _ in range(10):
+            wire = Wire(running.s3p_port)
+            wire.send(encode_append(name, [b"y" * 50_000]))
+            wire.reset()
+    with Wire(running.s3p_port) as wire:
+        wire.append(b"x", b"last")
+        found = [len(data) for _, data in wire.read(b"x")]
+        assert found[-1] == 4
+        assert set(found[:-1]) <= {50_000}
+    running.kill()
+    running.start()
+    with Wire(running.s3p_port) as wire:
+        assert [len(data) for _, data in wire.read(b"x")] == found
+
+
+def test_garbage_harms_nobody(server):
+    """Commands with bytes changed, dropped and doubled, cut anywhere: each ends in replies, an error or silence."""
+    running = server({"s3p.idle_timeout_s": 0.5})
+    chance = random.Random(4711)
+    with Wire(running.s3p_port) as bystander:
+        bystander.create(b"x")
+        bystander.create(b"mine")
+        for turn in range(150):
+            talk = bytearray(
+                encode_append(b"x", [b"y" * 20, b"z"]) + encode_read(b"x", 3, 5) + encode_create(b"n%d" % turn)
+            )
+            for _ in range(chance.randrange(1, 5)):
+                at = chance.randrange(len(talk))
+                talk[at : at + chance.randrange(3)] = chance.choice(
+                    (b"", b"\r", b"\n", b"*", b"$", b"0", b"9", b"-", b"\xff")
+                )
+            cut = chance.randrange(len(talk))
+            with Wire(running.s3p_port) as wire:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    wire.send(bytes(talk[:cut]), bytes(talk[cut:]))
+                    wire.end_sending()
+                replied = wire.rest()
+            assert re.fullmatch(rb"(?:[+*$0-9a-zA-Z-][^\r\n]*\r\n)*(?:-ERR_[A-Z_]+ [ -~]+\r\n)?", replied), replied
+            bystander.append(b"mine", b"%d" % turn)
+        assert len(bystander.read(b"mine")) == 150
+    assert "Traceback" not in running.log()

@@ -19,7 +19,7 @@ from ..model.errors import (
     TooMany,
 )
 from ..model.etags import names_state
-from ..model.facts import Appended, Closed, Producer, message_count, size_of
+from ..model.facts import Appended, Closed, Producer, size_of
 from ..model.ids import U64_MAX, MessageId
 from ..model.media import media_type
 from ..model.positions import format_stream_id
@@ -61,7 +61,7 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms, first_id)
     machine.admit(stream, fact, now_ms, changes)
     tail = fact.offset + size_of(fact)
-    last_id = MessageId(fact.id_ms, fact.id_seq + message_count(fact) - 1)
+    last_id = (fact.id_ms, fact.id_seq if body.lengths is None else fact.id_seq + len(body.lengths) - 1)
     if producer is None:
         return Receipt(Outcome.APPENDED, view.number, tail, command.closes, view.content_type, None, None, last_id)
     return Receipt(

@@ -6,8 +6,6 @@ from enum import Enum
 
 import msgspec
 
-from .ids import MessageId
-
 
 class Outcome(Enum):
     CREATED = "created"
@@ -34,4 +32,4 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     content_type: str
     producer_epoch: int | None = None
     producer_seq: int | None = None
-    last_id: MessageId | None = None  # of an append: the id of its last message
+    last_id: tuple[int, int] | None = None  # of an append: the id of its last message; plain, as it is hot

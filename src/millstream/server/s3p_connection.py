@@ -284,9 +284,12 @@ class S3pConnection(asyncio.Protocol):
         if self.waiting is None:
             self._work()
 
-    def in_background(self, work: Coroutine[None, None, None]) -> None:
-        """Do something that waits; whatever goes wrong is answered as everywhere."""
-        self.waiting = _Task(asyncio.create_task(self._answering(work)))
+    def in_background(self, work: Coroutine[None, None, None], *, is_write: bool = False) -> None:
+        """Do something that waits; what goes wrong is answered as everywhere. A write goes on without its client."""
+        task = asyncio.create_task(self._answering(work))
+        self._listener.tasks.add(task)
+        task.add_done_callback(self._listener.tasks.discard)
+        self.waiting = _Task(task, is_write)
 
     async def _answering(self, work: Coroutine[None, None, None]) -> None:
         try:
@@ -308,6 +311,7 @@ class S3pConnection(asyncio.Protocol):
         self._let_go()
         if self._last_words is None:
             self._last_words = (error, self._name)
+        self.deadline = 0.0
         if not self._owed:
             self._say_last_words()
 
@@ -376,13 +380,15 @@ class S3pConnection(asyncio.Protocol):
 class _Task:
     """Work in the background, as something to wait for."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("_is_write", "_task")
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
+    def __init__(self, task: asyncio.Task[None], is_write: bool) -> None:
         self._task = task
+        self._is_write = is_write
 
     def cancel(self) -> None:
-        self._task.cancel()
+        if not self._is_write:
+            self._task.cancel()
 
     def end(self) -> None:
         """It is bounded by the disk, and answers soon."""

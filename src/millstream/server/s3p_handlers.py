@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ..model.commands import Append, Body, Create, Delete, Trim
-from ..model.errors import BadRequest, MillstreamError, NotFound
+from ..model.errors import BadRequest, MillstreamError, NotFound, StorageError, Unavailable
 from ..model.ids import ZERO_ID, MessageId
 from ..model.media import DEFAULT_CONTENT_TYPE, is_json
 from ..model.replies import Receipt
@@ -20,6 +20,7 @@ from .s3p_connection import S3pConnection
 from .settings import Settings
 
 _KEPT_REPLY_BYTES_MAX = 256 << 10
+_TRIMMED_MAX = 5  # times that a read begins anew
 
 
 class S3pHandlers:
@@ -59,7 +60,7 @@ class S3pHandlers:
         return Append(key, content_type, body, False, None, None, None, command.first_id)
 
     def append_large(self, conn: S3pConnection, command: AppendRecords) -> None:
-        conn.in_background(self._append_large(conn, command))
+        conn.in_background(self._append_large(conn, command), is_write=True)
 
     async def _append_large(self, conn: S3pConnection, command: AppendRecords) -> None:
         """Journal the records in parts first, then decide; a refusal drops the parts again."""
@@ -89,7 +90,7 @@ class S3pHandlers:
             self.read_from(conn, command, stream, place)
 
     async def _read_cold(self, conn: S3pConnection, command: ReadRecords, stream: Stream) -> None:
-        place = await self.node.records.place_after(stream, command.after)
+        place = await self._place_after(stream, command.after)
         if place >= stream.tail:
             self.read_from(conn, command, stream, place)
         else:
@@ -117,16 +118,25 @@ class S3pHandlers:
         conn.reply_pieces(reply)
 
     async def _send_cold(self, conn: S3pConnection, command: ReadRecords, stream: Stream, place: int) -> None:
-        try:
-            records = await self.node.records.read(stream, place, command.count, self._read_bytes_max)
-        except MillstreamError:
-            if stream.deleted:
-                raise NotFound("The stream was deleted.") from None
-            if stream.earliest <= place:
-                raise
-            # Trimmed under our feet: what is left begins later.
-            records = await self.node.records.read(stream, stream.earliest, command.count, self._read_bytes_max)
+        for _ in range(_TRIMMED_MAX):
+            try:
+                records = await self.node.records.read(stream, place, command.count, self._read_bytes_max)
+                break
+            except StorageError:
+                _check_alive(stream)
+                if stream.earliest <= place:
+                    raise
+                place = stream.earliest  # trimmed under our feet: what is left begins later
+        else:
+            raise Unavailable("the stream is trimmed faster than it can be read; try again")
         conn.reply_pieces(_reply(records))
+
+    async def _place_after(self, stream: Stream, last: MessageId) -> int:
+        try:
+            return await self.node.records.place_after(stream, last)
+        except StorageError:
+            _check_alive(stream)  # its blocks go with it
+            raise
 
     # -- trimming ------------------------------------------------------------------------------------------
 
@@ -141,7 +151,7 @@ class S3pHandlers:
             self._trim_to(conn, stream, place)
 
     async def _trim_cold(self, conn: S3pConnection, stream: Stream, last_to_go: MessageId) -> None:
-        self._trim_to(conn, stream, await self.node.records.place_after(stream, last_to_go))
+        self._trim_to(conn, stream, await self._place_after(stream, last_to_go))
 
     def _trim_to(self, conn: S3pConnection, stream: Stream, place: int) -> None:
         conn.submit(Trim(stream.key, place, stream.number))
@@ -172,7 +182,7 @@ class BlockedRead:
             return
         if stream.deleted:
             self.cancel()
-            conn.fail(NotFound("The stream was deleted."))
+            conn.fail(_gone())
         elif stream.tail > self._place:
             self.cancel()
             try:
@@ -190,6 +200,15 @@ class BlockedRead:
         self._timer.cancel()
         self._conn.waiting = None
         self._handlers.node.followers.leave(self._stream, self)
+
+
+def _check_alive(stream: Stream) -> None:
+    if stream.deleted:
+        raise _gone()
+
+
+def _gone() -> NotFound:
+    return NotFound("The stream was deleted.")
 
 
 def _reply(records: Records) -> list[bytes]:

@@ -26,6 +26,7 @@ class S3pListener:
         self.inflight_bytes = 0
         self.commands: Counter[type[S3pCommand]] = Counter()
         self.errors: Counter[str] = Counter()
+        self.tasks: set[asyncio.Task[None]] = set()  # the loop alone would forget them
         self._connections: set[S3pConnection] = set()
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
