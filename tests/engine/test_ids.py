@@ -7,7 +7,20 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.world import KEY, START_MS, World, append, batch, close, committed, create, delete, replayed, trim
+from tests.engine.world import (
+    KEY,
+    START_MS,
+    World,
+    append,
+    batch,
+    close,
+    committed,
+    create,
+    delete,
+    replayed,
+    transaction,
+    trim,
+)
 
 from millstream.engine.reading import hot_offset_after, records_hot
 from millstream.model.errors import BadRequest, Conflict, StreamClosed
@@ -144,6 +157,28 @@ def test_one_of_two_creations_in_flight_wins():
     assert caught.value.code == "stream_exists"
     world.commit()
     assert world.seen().client_ids
+
+
+def test_transactions_leave_streams_alone_whose_clients_give_the_ids(world):
+    world.do(create("shop/b"))
+    refusal = world.refusal(transaction(1, {"orders": [b"x"], "b": [b"y"]}))
+    assert [reason.code for reason in refusal.reasons] == ["ids_are_the_clients"]
+    assert world.content() == world.content("shop/b") == b""
+
+
+def test_messages_of_transactions_have_ids_like_any_other():
+    world = World()
+    world.do(create())
+    world.do(append(b"before"))
+    world.do(transaction(1, {"orders": [b"one", b"two"]}))
+    world.do(append(b"after"))
+    found = ids(world)
+    assert len(found) == 4
+    assert all(one < other for one, other in pairwise(found))
+    stream = world.stream()
+    for at, id_ in enumerate(found):
+        place = hot_offset_after(stream.hot, id_)
+        assert records_hot(stream, place, 10, 1 << 20).payloads == [b"before", b"one", b"two", b"after"][at + 1 :]
 
 
 # --- and what they survive

@@ -9,9 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests.conftest import ServerProcess, clean_environment
+from tests.conftest import clean_environment
 from tests.server.s3p_wire import Wire
 
+from millstream.cli.main import run
 from millstream.protocol.s3p import error_table
 from millstream.server.settings import KEYS
 
@@ -46,20 +47,21 @@ def test_the_transcripts_are_what_a_server_says(server):
         assert found == with_its_ms(expected, ms)
 
 
-def run(running: ServerProcess, command: str) -> str:
-    arguments = [sys.executable, "-m", *shlex.split(command), "--server", f"127.0.0.1:{running.s3p_port}"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False, env=clean_environment())
-    assert done.returncode == (2 if done.stderr else 0)
-    return done.stdout + done.stderr
-
-
-def test_the_shell_session_is_what_the_shell_says(server):
+def test_the_shell_session_is_what_the_shell_says(server, capfdbinary):
     running = server()
+
+    def printed_by(command: str) -> str:
+        code = run([*shlex.split(command)[1:], "--server", f"127.0.0.1:{running.s3p_port}"])
+        sys.stdout.flush()
+        printed = capfdbinary.readouterr()
+        assert code == (2 if printed.err else 0)
+        return (printed.out + printed.err).decode()
+
     (session,) = blocks("console")
     ms = b"1700000001234"
     for part in re.split(r"^\$ ", session, flags=re.M)[1:]:
         command, _, expected = part.partition("\n")
-        printed = run(running, with_its_ms(command.encode(), ms).decode())
+        printed = printed_by(with_its_ms(command.encode(), ms).decode())
         if " append " in command:
             ms = printed.partition("-")[0].encode()
         assert printed == with_its_ms(expected.encode(), ms).decode()

@@ -79,12 +79,7 @@ def appended(
     first_id: MessageId | None = None,
 ) -> Appended:
     """The fact that these messages follow what the stream holds."""
-    if first_id is not None:
-        id_ms, id_seq = first_id
-    elif now_ms > view.id_ms:
-        id_ms, id_seq = now_ms, 0
-    else:  # same millisecond, or a clock that stepped back: ids still only grow
-        id_ms, id_seq = view.id_ms, view.id_seq + 1
+    id_ms, id_seq = next_id(view, now_ms) if first_id is None else first_id
     return Appended(
         view.number,
         view.tail,
@@ -97,6 +92,13 @@ def appended(
         stream_seq,
         body.upload,
     )
+
+
+def next_id(view: StreamRecord, now_ms: int) -> tuple[int, int]:
+    if now_ms > view.id_ms:
+        return now_ms, 0
+    # The same millisecond, or a clock that stepped back: ids still only grow.
+    return view.id_ms, view.id_seq + 1
 
 
 def check_first_id(view: StreamRecord, first_id: MessageId | None, messages: int) -> None:

@@ -13,7 +13,7 @@ from ..model.errors import BadRequest, Gone
 from ..model.ids import MessageId
 from ..model.media import is_json
 from ..model.offsets import BEGINNING, NOW
-from .state import HotRecord, Stream
+from .state import Hot, Stream
 
 
 class Cut(msgspec.Struct, frozen=True, gc=False):
@@ -77,32 +77,32 @@ def is_hot_boundary(stream: Stream, offset: int) -> bool:
     return offset in accumulate(record.lengths or (), initial=record.offset)
 
 
-def _offset(record: HotRecord) -> int:
+def _offset(record: Hot) -> int:
     return record.offset
 
 
-def _cut_bytes(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
+def _cut_bytes(hot: Sequence[Hot], first: int, start: int, bytes_max: int) -> Cut:
     """Whole records while they fit; a single one that does not is cut where the budget ends."""
     last = hot[-1]
-    if start == hot[first].offset and last.offset + len(last.payload) - start <= bytes_max:
+    if start == hot[first].offset and last.next_offset - start <= bytes_max:
         pieces = [record.payload for record in (hot[first:] if first else hot)]
-        return Cut(start, last.offset + len(last.payload), pieces)
+        return Cut(start, last.next_offset, pieces)
     pieces = []
     end = start
     for index in range(first, len(hot)):
         record = hot[index]
-        payload = record.payload if end == record.offset else record.payload[end - record.offset :]
-        if end + len(payload) - start > bytes_max:
-            if not pieces:
-                pieces.append(payload[:bytes_max])
-                end += len(pieces[0])
+        fits = record.next_offset - start <= bytes_max
+        if not fits and pieces:
             break
-        pieces.append(payload)
-        end += len(payload)
+        payload = record.payload if end == record.offset else record.payload[end - record.offset :]
+        pieces.append(payload if fits else payload[:bytes_max])
+        end += len(pieces[-1])
+        if not fits:
+            break
     return Cut(start, end, pieces)
 
 
-def _cut_messages(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
+def _cut_messages(hot: Sequence[Hot], first: int, start: int, bytes_max: int) -> Cut:
     pieces: list[bytes] = []
     end = start
     for index in range(first, len(hot)):
@@ -169,24 +169,24 @@ def records_hot(stream: Stream, start: int, count_max: int, bytes_max: int) -> R
     for index in range(first, len(hot)):
         record = hot[index]
         lengths = record.lengths
-        fits = len(record.payload) + end - start <= bytes_max
+        following = record.next_offset
+        fits = following - start <= bytes_max
         if lengths is None:
             if payloads and not (fits and len(payloads) < count_max):
                 break
             payloads.append(record.payload)
             ids_ms.append(record.id_ms)
             id_seqs.append(record.id_seq)
-            end += len(record.payload)
+            end = following
         elif fits and end == record.offset and len(payloads) + len(lengths) <= count_max:
             payload, starts = record.payload, accumulate(lengths, initial=0)
             payloads += [payload[at : at + length] for length, at in zip(lengths, starts, strict=False)]
             ids_ms += [record.id_ms] * len(lengths)
             id_seqs += range(record.id_seq, record.id_seq + len(lengths))
-            end += len(record.payload)
+            end = following
         else:
-            room = Room(start, end, count_max, bytes_max)
-            end = _take_part(record, lengths, room, found)
-            if end != record.next_offset:
+            end = _take_part(record, lengths, Room(start, end, count_max, bytes_max), found)
+            if end != following:
                 break
     return Records(end, payloads, ids_ms, id_seqs)
 
@@ -200,15 +200,16 @@ class Room(NamedTuple):
     bytes_max: int
 
 
-def _take_part(record: HotRecord, lengths: Sequence[int], room: Room, found: Records) -> int:
+def _take_part(record: Hot, lengths: Sequence[int], room: Room, found: Records) -> int:
     """The messages of one append from `room.end` on, as far as they fit; where it ended."""
     at, end = record.offset, room.end
+    payload = record.payload
     for index, length in enumerate(lengths):
         if at >= end:
             full = len(found.payloads) >= room.count_max or end + length - room.start > room.bytes_max
             if found.payloads and full:
                 return end
-            found.payloads.append(record.payload[at - record.offset : at - record.offset + length])
+            found.payloads.append(payload[at - record.offset : at - record.offset + length])
             found.ids_ms.append(record.id_ms)
             found.id_seqs.append(record.id_seq + index)
             end += length
@@ -216,7 +217,7 @@ def _take_part(record: HotRecord, lengths: Sequence[int], room: Room, found: Rec
     return end
 
 
-def hot_offset_after(hot: Sequence[HotRecord], last: MessageId) -> int | None:
+def hot_offset_after(hot: Sequence[Hot], last: MessageId) -> int | None:
     """Where in memory the first message with a later id lies; None if it may lie before all of memory."""
     index = bisect_right(hot, tuple(last), key=_first_id)
     if index == 0:
@@ -227,5 +228,5 @@ def hot_offset_after(hot: Sequence[HotRecord], last: MessageId) -> int | None:
     return record.offset + sum(record.lengths[: last.seq - record.id_seq + 1])
 
 
-def _first_id(record: HotRecord) -> tuple[int, int]:
+def _first_id(record: Hot) -> tuple[int, int]:
     return record.id_ms, record.id_seq

@@ -1,16 +1,17 @@
 """Checkpoints: turn a stretch of the journal into segments and catalog rows.
 
 A checkpoint reads facts back from the journal files, applies them to the catalog's records with the engine's own
-`apply`, writes the messages as blocks of one new segment, and commits records, extents and the position in one
-transaction. It needs nothing from the serving process, so it runs beside it in a process of its own, and the same
-code after a crash continues wherever the catalog says it stopped.
+`apply`, writes the messages as blocks of one new segment and all facts into one new archive object, and commits
+records, extents and the position in one transaction. It needs nothing from the serving process, so it runs beside it in
+a process of its own, and the same code after a crash continues wherever the catalog says it stopped.
 
-Order of safety: segment written and synced -> catalog committed -> journal files trimmed.
+Order of safety: segment and archive object written and synced -> catalog committed -> journal files trimmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -28,9 +29,14 @@ from ..storage.journal.recovery import read_batches
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+from ..storage.transactions.objects import whole_fact
+from .archiving import Archiver, Logged
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
+_FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
+
+_BUCKET_FACTS = frozenset(get_args(facts.BucketFact))
 
 # A fact about a stream, its sequence and its time. A plain tuple: one is made for every append.
 Happened = tuple[facts.StreamFact, int, int]
@@ -48,6 +54,7 @@ class Stretch:
         self.bucket_facts: list[tuple[facts.BucketFact | facts.StreamCreated, int]] = []
         self.reshaped: list[int] = []  # streams that were trimmed or got a snapshot
         self.uploads: dict[int, list[bytes]] = {}
+        self.log: list[Logged] = []  # everything but parts, in order; large bodies are whole
 
     def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
         """Facts up to `applied` are in the catalog; of those only the parts of open uploads matter."""
@@ -63,8 +70,10 @@ class Stretch:
         elif isinstance(fact, facts.StreamCreated):
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
-        elif kind is facts.BucketCreated or kind is facts.BucketDeleted or kind is facts.BucketChanged:
+            self.log.append((fact, sequence, at_ms))
+        elif kind in _BUCKET_FACTS:
             self.bucket_facts.append((fact, at_ms))  # type: ignore[arg-type]
+            self.log.append((fact, sequence, at_ms))
         else:
             self._take_stream_fact(fact, sequence, at_ms)  # type: ignore[arg-type]
 
@@ -77,6 +86,7 @@ class Stretch:
             self.payload_bytes += len(fact.payload)
         if type(fact) is facts.SnapshotPublished or type(fact) is facts.Trimmed:
             self.reshaped.append(fact.stream)
+        self.log.append((fact, sequence, at_ms))
         happened = self.happened.get(fact.stream)
         if happened is None:
             self.happened[fact.stream] = [(fact, sequence, at_ms)]
@@ -102,6 +112,7 @@ class Checkpointer:
         self.objects = LocalObjects(data_dir.objects, files)
         self.objects.prepare(FOLDER)
         self.catalog = CatalogWriter(data_dir.catalog)
+        self._archiver = Archiver(self.catalog, self.objects)
         self._remove_orphans()
 
     @property
@@ -121,7 +132,7 @@ class Checkpointer:
         return self.applied
 
     def trim(self) -> int:
-        """Remove journal files that only hold what the catalog and the segments have."""
+        """Remove journal files that only hold what the catalog, the segments and the archive have."""
         return trim_files(self._data_dir.journal, self._files, self._replay_from() - 1)
 
     def next_segment(self) -> int:
@@ -155,6 +166,7 @@ class Checkpointer:
             gone = [number for number, record in records.items() if record.deleted]
             superseded = self._reshape(stretch, records, gone)
             self._write_segment(stretch, records)
+            self._archiver.archive(stretch.log, records)
             self.catalog.delete_streams([number for number in gone if number not in stretch.created])
             self.catalog.save_streams(record for record in records.values() if not record.deleted)
             self._save_producers(stretch, records)
@@ -197,19 +209,40 @@ class Checkpointer:
             if records[number].deleted:
                 continue
             record = records[number]
-            offset, columns = columns_in(stretch.happened[number], record.earliest)
+            for appends in self._in_memory(stretch.happened[number]):
+                offset, columns = columns_in(appends, record.earliest)
+                if columns.payloads:
+                    builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
+                    builder.add(number, offset, columns)
+                if builder is not None and builder.size >= _STRETCH_BYTES_MAX:
+                    self._finish(builder)
+                    builder = None
             snapshots = _published_in(stretch.happened[number]) if record.snapshot is not None else []
-            if columns.payloads or snapshots:
+            if snapshots:
                 builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
-            if columns.payloads and builder is not None:
-                builder.add(number, offset, columns)
-            if snapshots and builder is not None:
                 fact, sequence, at_ms = snapshots[-1]
                 if fact.payload:  # a large one is an object already, an empty one is nothing
                     builder.add_snapshot(number, fact.offset, fact.payload, at_ms, sequence)
         if builder is not None:
-            size = builder.finish(self.objects)
-            self.catalog.add_segment(builder.segment, size, builder.extents)
+            self._finish(builder)
+
+    def _finish(self, builder: SegmentBuilder) -> None:
+        size = builder.finish(self.objects)
+        self.catalog.add_segment(builder.segment, size, builder.extents)
+
+    def _in_memory(self, happened: list[Happened]) -> Iterator[list[Happened]]:
+        """What happened to a stream, with the payloads that lie in transactions' objects; a few of those at a time."""
+        ready: list[Happened] = []
+        fetched = 0
+        for fact, sequence, at_ms in happened:
+            whole = whole_fact(self.objects, fact)
+            if whole is not fact:
+                fetched += facts.size_of(whole)  # type: ignore[arg-type]
+            ready.append((whole, sequence, at_ms))  # type: ignore[arg-type]
+            if fetched >= _FETCHED_BYTES_MAX:
+                yield ready
+                ready, fetched = [], 0
+        yield ready
 
     def _save_producers(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
         for number, happened in stretch.happened.items():

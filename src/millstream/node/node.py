@@ -24,21 +24,30 @@ from ..storage.data_dir import DataDir, lock_directory
 from ..storage.files import Files
 from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
+from ..storage.transactions.objects import StoredPayloads
+from .bulk import Bulk
 from .clock import WallClock
 from .expiry import Sweeper
+from .feed import Feed
 from .followers import Followers
+from .leases import LeaseBook
 from .listing import Lister
 from .reader import Reader
+from .recent import RecentFacts
 from .record_reader import RecordReader
-from .recovery import check_agreement, prepare_catalog, replay
+from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
 from .snapshots import remove_orphans
+from .staged_parts import Leftovers, find_leftovers
+from .staging_worker import StagingWorker
+from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
+_UNKNOWN_SIZE = 1 << 30
 _UNAPPLIED_FACTOR = 5  # checkpoints' worth of facts that may wait before writes are held back
 
 
@@ -56,8 +65,16 @@ class NodeLimits(msgspec.Struct, frozen=True):
     block_bytes: int = 128 << 10
     merge_segments_min: int = 8
     low_space_bytes: int = 256 << 20
+    archive_age_s: float = 86_400.0
+    archive_bytes_max: int = 8 << 30
+    lease_s: float = 300.0
     producers_max: int = 10_000
     ttl_renewal: bool = True
+    append_bytes_max: int = 64 << 20
+    staged_ttl_s: float = 86_400.0
+    staged_bytes_max: int = 64 << 30
+    transaction_bytes_max: int = 4 << 30
+    transaction_apps_max: int = 1000
     retention_every_s: float = 60.0
 
 
@@ -73,7 +90,9 @@ class Recovered:
     catalog: CatalogReader
     clock: WallClock
     machine: Machine
-    replayed: int
+    objects: LocalObjects
+    leftovers: Leftovers
+    replayed: list[Replayed]
     recovery_s: float
 
 
@@ -86,15 +105,20 @@ class Node:
         self.catalog = catalog = recovered.catalog
         self.clock = clock = recovered.clock
         self.machine = recovered.machine
-        self.replayed = recovered.replayed
+        self.replayed = sum(len(batch.changes) for batch in recovered.replayed)
         self.recovery_s = recovered.recovery_s
         self._data_dir = recovered.data_dir
         self._files = recovered.files
         self._lock_fd = recovered.lock_fd
-        self.objects = LocalObjects(self._data_dir.objects, self._files)
+        self.objects_root = self._data_dir.objects.absolute()
+        self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
         self.records = RecordReader(catalog, self.objects)
         self.followers = Followers()
+        self.recent = RecentFacts(catalog.state("applied") or 0)
+        for batch in recovered.replayed:
+            self.recent.add(*batch, size=_UNKNOWN_SIZE)
+        recovered.replayed.clear()
         self.writer = Writer(
             self.machine,
             journal,
@@ -103,9 +127,13 @@ class Node:
             part_bytes=limits.part_bytes,
             on_committed=self._committed,
         )
+        self.feed = Feed(self.recent, catalog, self.objects, self.writer, self.machine.incarnation)
+        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
+        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.leases)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
+        self.transactions = self._make_transactions(recovered.leftovers)
         self.retention = Retention(
             self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
         )
@@ -119,6 +147,7 @@ class Node:
         return Upkeep(
             self.machine,
             self.writer,
+            self.recent,
             self.objects,
             UpkeepLimits(
                 limits.checkpoint_bytes,
@@ -128,6 +157,8 @@ class Node:
                 limits.hot_streams_max,
                 limits.block_bytes,
                 limits.merge_segments_min,
+                limits.archive_age_s,
+                limits.archive_bytes_max,
             ),
             data_dir=self._data_dir.root,
             lock_fd=self._lock_fd,
@@ -135,11 +166,28 @@ class Node:
             now_s=time.monotonic,
         )
 
+    def _make_transactions(self, leftovers: Leftovers) -> Transactions:
+        limits = self.limits
+        worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
+        transactions = Transactions(
+            self.machine,
+            self.writer,
+            self.objects,
+            self.clock,
+            worker,
+            TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
+            leftovers,
+        )
+        transactions.on_committed = self._transaction_committed
+        self.upkeep.on_cooled = transactions.cooled
+        return transactions
+
     def start(self) -> None:
         for upload in list(self.machine.uploads):
             self.writer.drop_upload(upload)  # their clients were never answered
         self.upkeep.start()
         self.sweeper.start()
+        self.transactions.start()
         self.retention.start()
         self._watch = asyncio.create_task(self._watch_limits(), name="limits")
 
@@ -150,6 +198,7 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
         await self.sweeper.stop()
+        await self.transactions.close()
         await self.retention.stop()
         await self.writer.drain()
         await self.upkeep.stop()
@@ -214,10 +263,14 @@ class Node:
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
+        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, len(batch.buffer))
         if self.machine.hot_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
+
+    def _transaction_committed(self, size: int) -> None:
+        self.upkeep.bytes_since_cut += size
 
     async def _watch_limits(self) -> None:
         while True:
@@ -264,15 +317,21 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
         prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
+        objects = LocalObjects(data_dir.objects, files)
         machine = Machine(
             catalog,
             incarnation=journal.incarnation,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
+            apps_max=limits.transaction_apps_max,
+            payloads=StoredPayloads(objects),
         )
         replayed = replay(machine, journal, catalog, clock)
+        leftovers = find_leftovers(objects, machine)
         seconds = time.monotonic() - started
-        return Recovered(limits, data_dir, files, lock_fd, journal, catalog, clock, machine, replayed, seconds)
+        return Recovered(
+            limits, data_dir, files, lock_fd, journal, catalog, clock, machine, objects, leftovers, replayed, seconds
+        )
     except BaseException:
         files.close(lock_fd)
         raise

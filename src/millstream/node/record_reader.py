@@ -170,7 +170,8 @@ class RecordReader:
             blob = self._objects.get_range_cached(segment_name(extent.segment), extent.at, extent.size)
         except OSError:  # merged away since the catalog was asked, or worse; the slow road finds out
             return None
-        return None if blob is None else self._keep(extent, _decoded(stream, extent, blob))
+        # Copied: the buffer is lent, and the block is kept.
+        return None if blob is None else self._keep(extent, _decoded(stream, extent, bytes(blob)))
 
     async def _open(self, stream: Stream, extent: Extent) -> OpenBlock:
         known = self._known(extent)
@@ -200,7 +201,7 @@ class RecordReader:
         return block
 
 
-def _decoded(stream: Stream, extent: Extent, blob: bytes | bytearray) -> OpenBlock:
+def _decoded(stream: Stream, extent: Extent, blob: bytes) -> OpenBlock:
     try:
         block = decode_block(blob)
         if block.first_offset != extent.first_offset or block.next_offset != extent.next_offset:

@@ -19,11 +19,15 @@ import msgspec
 from ..model.errors import StorageError
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
+from .archiving import ArchiveKeeper
 from .checkpoint import Checkpointer
+from .clock import WallClock
+from .leases import held_now
 from .merging import Merger
 
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 5
+_IDLE_S = 30.0  # between looks at what may be dropped while nobody writes
 
 
 class Assignment(msgspec.Struct):
@@ -33,6 +37,8 @@ class Assignment(msgspec.Struct):
     block_bytes: int
     segments_min: int
     parent: int
+    archive_age_s: float
+    archive_bytes_max: int
 
 
 class Request(msgspec.Struct):
@@ -48,7 +54,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 def main() -> int:
     assignment = msgspec.json.decode(sys.argv[1], type=Assignment)
-    _die_with(assignment.parent)
+    die_with(assignment.parent)
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -64,13 +70,29 @@ def serve(assignment: Assignment) -> None:
     files = Files()
     checkpointer = Checkpointer(DataDir(Path(assignment.data_dir)), files, block_bytes=assignment.block_bytes)
     merger = Merger(checkpointer, segments_min=assignment.segments_min, block_bytes=assignment.block_bytes)
+    keeper = ArchiveKeeper(
+        checkpointer.catalog,
+        checkpointer.objects,
+        merge_min=assignment.segments_min,
+        age_s=assignment.archive_age_s,
+        bytes_max=assignment.archive_bytes_max,
+    )
+    clock = WallClock()
+    folder = Path(assignment.data_dir)
     merge_due = True
     while True:
         if merge_due and not _readable(0):
-            merge_due = merger.step()
-            removed = merger.collect()
-            if merge_due or removed:
-                _report(Report(checkpointer.applied, removed, merged=int(merge_due)))
+            keeper.drop(clock.now_ms())
+            keeper_merged = keeper.merge()
+            keeper.collect(lambda: held_now(folder, clock.now_ms()).archives_below)
+            merged = merger.step()
+            removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
+            if merged or removed:
+                _report(Report(checkpointer.applied, removed, merged=int(merged)))
+            merge_due = merged or keeper_merged
+            continue
+        if not _readable(_IDLE_S):
+            merge_due = True  # what was too young or leased may go by now
             continue
         line = sys.stdin.buffer.readline()
         if not line:
@@ -78,7 +100,7 @@ def serve(assignment: Assignment) -> None:
             return
         request = msgspec.json.decode(line, type=Request)
         _report(Report(checkpointer.advance(request.through)))
-        _give_back_memory()
+        give_back_memory()
         merge_due = True
 
 
@@ -91,13 +113,13 @@ def _report(report: Report) -> None:
     sys.stdout.buffer.flush()
 
 
-def _give_back_memory() -> None:
+def give_back_memory() -> None:
     """A checkpoint needs much memory for a moment; the allocator would keep it for the next one."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask the kernel to end us with the server, even when it is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

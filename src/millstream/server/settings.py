@@ -73,6 +73,12 @@ class Settings:
     # Streams
     ttl_renewal: bool = _key(Kind.SWITCH, True, "use renews a stream's TTL; false counts from creation")
     producers_max: int = _count(10_000, 1, 10_000_000, "producers one stream remembers; more get 429")
+    # Transactions
+    staged_part_bytes_max: int = _size(4 * GIB, KIB, TIB, "largest part of a transaction; above it 413")
+    staged_bytes_max: int = _size(64 * GIB, KIB, 1024 * TIB, "all staged parts together; above it 503")
+    staged_ttl_s: float = _seconds(86_400.0, 0.05, 604_800, "time after which a staged part is dropped")
+    transaction_bytes_max: int = _size(4 * GIB, KIB, TIB, "messages of one transaction together; above it 413")
+    transaction_apps_max: int = _count(1_000, 1, 100_000, "applications one bucket remembers; more get 429")
     # Journal
     journal_file_bytes: int = _size(64 * MIB, 64 * KIB, 4 * GIB, "size at which the journal starts a new file")
     batch_bytes_max: int = _size(MIB, 4 * KIB, 64 * MIB, "most bytes in one group commit")
@@ -88,6 +94,10 @@ class Settings:
     block_bytes: int = _size(128 * KIB, KIB, 16 * MIB, "payload in one segment block")
     merge_segments_min: int = _count(8, 2, 10_000, "small segments that make a merge worthwhile")
     low_space_bytes: int = _size(256 * MIB, 0, TIB, "free disk space below which writes are refused")
+    # Archive: feeds and bulk reads
+    archive_age_s: float = _seconds(86_400.0, 0.0, 10**9, "how long feeds can go back; older facts leave the archive")
+    archive_bytes_max: int = _size(8 * GIB, 0, 1024 * TIB, "disk space of the archive; the oldest facts leave first")
+    lease_s: float = _seconds(300.0, 1.0, 86_400, "how long a read plan keeps its objects unless it is renewed")
     # S3P
     s3p_listen: str = _key(Kind.LISTEN_OR_NONE, "127.0.0.1:7500", "address that serves S3P; none turns it off")
     s3p_buckets: bool = _key(Kind.SWITCH, False, "a name with a slash is bucket/stream, in any bucket")

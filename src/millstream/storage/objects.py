@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..model.errors import CorruptData
+from .buffers import BufferPool
 from .files import Files
 
 _OPEN_FILES_MAX = 256
@@ -20,6 +22,7 @@ class LocalObjects:
     def __init__(self, root: Path, files: Files) -> None:
         self._root = root
         self._files = files
+        self._buffers = BufferPool()
         self._open: OrderedDict[str, int] = OrderedDict()  # most recently used last
 
     def prepare(self, folder: str) -> None:
@@ -56,9 +59,19 @@ class LocalObjects:
             raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
         return data
 
-    def get_range_cached(self, name: str, at: int, size: int) -> bytearray | None:
-        """The range if it can be had without waiting for the disk. For one thread only."""
-        return self._files.pread_cached(self._descriptor(name), size, at)
+    def get_range_cached(self, name: str, at: int, size: int) -> memoryview | None:
+        """The range if it can be had without waiting for the disk. For one thread only.
+
+        Its buffer is used again once nobody holds the view or a part of it."""
+        buffer = self._buffers.take(size)
+        return buffer if self._files.pread_cached(self._descriptor(name), buffer, at) else None
+
+    def get_range_open(self, name: str, at: int, size: int) -> bytes:
+        """The range through a descriptor that stays open. For one thread only."""
+        data = self._files.pread(self._descriptor(name), size, at)
+        if len(data) != size:
+            raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
+        return data
 
     def open(self, name: str) -> OpenObject:
         """Read an object piece by piece; it stays readable even if it is deleted meanwhile."""
@@ -84,6 +97,16 @@ class LocalObjects:
         except FileNotFoundError:
             return
         self._files.sync_directory((self._root / name).parent)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove many objects of one folder that are not open; absent ones are fine. Safe in any thread."""
+        folder: Path | None = None
+        for name in names:
+            folder = (self._root / name).parent
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(self._root / name)
+        if folder is not None:
+            self._files.sync_directory(folder)
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
         folder = self._root / prefix

@@ -118,7 +118,7 @@ def test_commands_survive_any_cuts(parts: list[bytes], cuts: list[int]):
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_damaged_commands_fail_the_same_way_at_any_cut(data):
     """Bytes changed, dropped and put in: whatever comes of it does not depend on how they arrive."""
     whole = bytearray(b"".join(data.draw(st.lists(commands, min_size=1, max_size=3))))
@@ -135,7 +135,7 @@ def test_damaged_commands_fail_the_same_way_at_any_cut(data):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=10))
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_any_bytes_are_understood_or_refused(pieces: list[bytes]):
     decoder = Decoder(SMALL)
     for piece in pieces:

@@ -13,12 +13,16 @@ STATUS: dict[type[e.MillstreamError], int] = {
     e.BadRequest: 400,
     e.Fenced: 403,
     e.NotFound: 404,
+    e.NotAcceptable: 406,
     e.Conflict: 409,
     e.StreamClosed: 409,
     e.SequenceGap: 409,
+    e.TransactionRefused: 409,
     e.Gone: 410,
+    e.PositionGone: 410,
     e.PreconditionFailed: 412,
     e.TooLarge: 413,
+    e.UnsupportedMedia: 415,
     e.TooMany: 429,
     e.Unavailable: 503,
     e.OutcomeUnknown: 503,
@@ -39,11 +43,13 @@ REASONS: dict[int, bytes] = {
     403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    406: b"Not Acceptable",
     408: b"Request Timeout",
     409: b"Conflict",
     410: b"Gone",
     412: b"Precondition Failed",
     413: b"Content Too Large",
+    415: b"Unsupported Media Type",
     417: b"Expectation Failed",
     421: b"Misdirected Request",
     429: b"Too Many Requests",
@@ -75,6 +81,8 @@ def error_lines(error: e.MillstreamError) -> bytes:
         )
     if isinstance(error, e.Fenced):
         return b"Producer-Epoch: %d\r\n" % error.epoch
+    if isinstance(error, e.PositionGone):
+        return b"Stream-Earliest-Position: %b\r\n" % error.earliest_position.encode()
     if isinstance(error, e.Gone) and error.earliest is not None:
         lines = b"Stream-Earliest-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (error.earliest, error.earliest)
         return lines if error.key is None else lines + _bootstrap_link(error.key)
