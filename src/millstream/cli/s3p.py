@@ -25,6 +25,7 @@ app = typer.Typer(help="Talk to a server over S3P: create, append, read, trim an
 
 Server = Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens for S3P.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The stream's name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 DEFAULT_SERVER = "127.0.0.1:7500"
 
 
@@ -32,10 +33,13 @@ DEFAULT_SERVER = "127.0.0.1:7500"
 def create_stream(
     name: Name,
     client_ids: Annotated[bool, typer.Option("--client-ids", help="Every append names its own id.")] = False,
+    as_json: AsJson = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Create a stream."""
     _ask(server, lambda client: client.create(name, client_ids=client_ids))
+    if as_json:
+        print_json({"name": name, "created": True})
 
 
 @app.command("append", epilog="Example: millstream s3p append orders 'first record' 'second record'")
@@ -45,16 +49,17 @@ def append_records(
     first_id: Annotated[
         str | None, typer.Option("--id", metavar="MS-SEQ", help="Id of the first record, where clients give them.")
     ] = None,
+    as_json: AsJson = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Append records and print the id of the last one. Without RECORD, every line of standard input is one."""
     if records:
         data = [record.encode() for record in records]
-        print(_ask(server, lambda client: client.append(name, data, first_id)))
+        _show_id(_ask(server, lambda client: client.append(name, data, first_id)), as_json)
         return
     if first_id is not None:
         raise CommandError("--id goes with records on the command line; leave it out for standard input")
-    _ask(server, lambda client: _append_lines(client, name, sys.stdin.buffer))
+    _ask(server, lambda client: _append_lines(client, name, sys.stdin.buffer, as_json))
 
 
 @app.command("read", epilog="Example: millstream s3p read orders --after 1700000001234-0 --follow")
@@ -79,31 +84,40 @@ def read_records(
 def trim_stream(
     name: Name,
     until: Annotated[str, typer.Option(metavar="MS-SEQ", help="Records before this id go.")],
+    as_json: AsJson = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Let older records go."""
     _ask(server, lambda client: client.trim(name, until))
+    if as_json:
+        print_json({"name": name, "trimmed_until": until})
 
 
 @app.command("delete", epilog="Example: millstream s3p delete orders")
-def delete_stream(name: Name, server: Server = DEFAULT_SERVER) -> None:
+def delete_stream(name: Name, as_json: AsJson = False, server: Server = DEFAULT_SERVER) -> None:
     """Delete a stream and all its records."""
     _ask(server, lambda client: client.delete(name))
+    if as_json:
+        print_json({"name": name, "deleted": True})
 
 
-def _append_lines(client: S3pClient, name: str, source: BinaryIO) -> None:
+def _append_lines(client: S3pClient, name: str, source: BinaryIO, as_json: bool) -> None:
     """What has arrived is appended at once, so that a slow source is not held up."""
     rest = b""
     while chunk := cast(io.BufferedReader, source).read1(CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
-        _append_batches(client, name, lines)
-    _append_batches(client, name, [rest])
+        _append_batches(client, name, lines, as_json)
+    _append_batches(client, name, [rest], as_json)
 
 
-def _append_batches(client: S3pClient, name: str, lines: Iterable[bytes]) -> None:
+def _append_batches(client: S3pClient, name: str, lines: Iterable[bytes], as_json: bool) -> None:
     records = [line.rstrip(b"\r") for line in lines if line.rstrip(b"\r")]  # S3P has no empty records
     for start in range(0, len(records), BATCH_RECORDS):
-        print(client.append(name, records[start : start + BATCH_RECORDS]), flush=True)
+        _show_id(client.append(name, records[start : start + BATCH_RECORDS]), as_json)
+
+
+def _show_id(last: MessageId, as_json: bool) -> None:
+    print(f'{{"last_id": "{last}"}}' if as_json else last, flush=True)
 
 
 def _read_all(client: S3pClient, name: str, after: str | None, follow: bool, as_json: bool) -> None:
