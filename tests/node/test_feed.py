@@ -443,6 +443,12 @@ def test_leases_hold_objects_expire_and_survive_a_restart(tmp_path):
     assert held_now(tmp_path, now[0]).segments_below == 0
 
 
+def test_a_lost_book_of_leases_is_an_empty_one(tmp_path):
+    (tmp_path / leases_module.FILE).write_bytes(b"")
+    assert held_now(tmp_path, 0).segments_below == 0
+    assert LeaseBook(tmp_path, lease_s=10, now_ms=lambda: 0).count == 0
+
+
 def test_leases_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(leases_module, "LEASES_MAX", 2)
     now = [0]
