@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from millstream.model.commands import Body, PublishSnapshot, Trim
-from millstream.model.errors import BadRequest, NotFound, PositionGone, TooMany
+from millstream.model.errors import BadRequest, CorruptData, NotFound, PositionGone, TooMany
 from millstream.model.positions import Position
 from millstream.node import leases as leases_module
 from millstream.node.archiving import ArchiveKeeper, choose
@@ -350,6 +350,28 @@ async def test_segments_in_bounded_parts(tmp_path):
                 break
         assert sorted(parts) == sorted(whole)
         assert steps > 3
+
+
+async def test_a_damaged_archive_is_not_merged_and_holds_up_nothing(tmp_path):
+    async with FeedRig(tmp_path, ROOMY) as rig:
+        for _ in range(3):
+            await filled(rig, 10)
+            rig.checkpoint()
+        damaged = rig.root / "objects" / "journal" / rig.archives()[1]
+        content = bytearray(damaged.read_bytes())
+        content[60] ^= 1
+        damaged.write_bytes(content)
+        with contextlib.closing(rig.checkpointer()) as checkpointer:
+            keeper = rig.keeper(checkpointer)
+            with pytest.raises(CorruptData):
+                keeper.merge()
+            assert not keeper.merge()
+        assert len(rig.archives()) == 3
+        with pytest.raises(CorruptData):
+            await rig.entries()
+        await filled(rig, 10)
+        rig.checkpoint()
+        assert len(await rig.entries(after=rig.node.feed.now - 10)) == 10
 
 
 async def test_a_directory_without_an_archive_has_one_from_now_on(tmp_path):
