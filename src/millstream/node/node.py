@@ -35,6 +35,7 @@ from .leases import LeaseBook
 from .listing import Lister
 from .reader import Reader
 from .recent import RecentFacts
+from .record_reader import RecordReader
 from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
 from .snapshots import remove_orphans
@@ -114,6 +115,7 @@ class Node:
         self.objects_root = self._data_dir.objects.absolute()
         self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
+        self.records = RecordReader(catalog, self.objects)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
@@ -217,8 +219,9 @@ class Node:
 
     # -- for listeners -----------------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
-        self.writer.submit(command, done)
+    def submit(self, command: Command, done: Done) -> bool:
+        """Whether the decision was in favour is known at once; `done` gets the answer once it is durable."""
+        return self.writer.submit(command, done)
 
     def visible(self, key: str) -> Stream:
         stream = self.machine.streams.get(key)
