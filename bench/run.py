@@ -28,9 +28,11 @@ import appends
 import creation_and_memory
 import extensions
 import fanout
+import feed
 import reads
 import recovery
 import s3p
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -43,6 +45,8 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "recovery": recovery.measure,
     "s3p": s3p.measure,
     "extensions": extensions.measure,
+    "feed": feed.measure,
+    "transactions": transactions.measure,
 }
 
 

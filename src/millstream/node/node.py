@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -168,14 +169,21 @@ class Node:
 
     def _make_transactions(self, leftovers: Leftovers) -> Transactions:
         limits = self.limits
-        worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
+        helper = partial(StagingWorker, self._data_dir.root, self._lock_fd, limits.append_bytes_max)
         transactions = Transactions(
             self.machine,
             self.writer,
             self.objects,
             self.clock,
-            worker,
-            TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
+            helper(),
+            helper(),
+            TransactionLimits(
+                limits.staged_ttl_s,
+                limits.staged_bytes_max,
+                limits.transaction_bytes_max,
+                limits.low_space_bytes,
+                limits.lease_s,
+            ),
             leftovers,
         )
         transactions.on_committed = self._transaction_committed

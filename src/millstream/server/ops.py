@@ -64,6 +64,10 @@ class Metrics:
             return
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield gauge("millstream_live_readers", "Long-polls, SSE connections, blocked S3P reads.", node.followers.count)
+        yield gauge(
+            "millstream_feed_readers", "Long-polls and SSE connections on buckets.", node.recent.followers.count
+        )
+        yield gauge("millstream_read_leases", "Leases of read plans.", node.leases.count)
         yield counter("millstream_journal_commits", "Group commits.", node.writer.commits)
         yield gauge("millstream_journal_sequence", "Last committed fact.", node.writer.committed_sequence)
         yield gauge("millstream_catalog_sequence", "Last checkpointed fact.", node.upkeep.applied)
@@ -84,3 +88,6 @@ class Metrics:
         yield gauge("millstream_segments", "Segments.", count)
         yield gauge("millstream_segment_bytes", "Bytes of all segments.", size)
         yield gauge("millstream_segment_live_bytes", "Bytes of blocks in use.", live)
+        count, size = node.catalog.archives.totals()
+        yield gauge("millstream_archives", "Archive objects.", count)
+        yield gauge("millstream_archive_bytes", "Bytes of the archive.", size)

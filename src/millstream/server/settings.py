@@ -24,6 +24,9 @@ from .setting_kinds import seconds as _seconds
 from .setting_kinds import setting as _key
 from .setting_kinds import size as _size
 
+# Variables of the other commands, which a shell may carry when it starts a server.
+NOT_SETTINGS: Final = frozenset({"MILLSTREAM_URL", "MILLSTREAM_TOKEN"})
+
 # Tables of later versions: a file written for those must not half work here.
 TABLES_NOT_BUILT: Final = ("cold", "cluster")
 
@@ -204,7 +207,7 @@ def _parsed_file(config: Path) -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX):
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             where = f"in the environment variable {variable}"
             yield name, _read(name, environ[variable], where, may_be_text=True)
