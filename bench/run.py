@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 import appends
+import client
 import creation_and_memory
 import extensions
 import fanout
@@ -41,6 +42,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
     "extensions": extensions.measure,
+    "client": client.measure,
 }
 
 
