@@ -37,7 +37,7 @@ def plain_bytes(batch: Batch) -> bytes:
     if not batch.is_json:
         return batch.data
     if batch.kind != "data":
-        return one_line(batch.data) + b"\n" if batch.data else b""
+        return one_line(batch.data.strip()) + b"\n" if batch.data else b""
     return b"".join(one_line(message) + b"\n" for message in batch.raw_messages())
 
 
@@ -97,7 +97,7 @@ def content(data: bytes, content_type: str) -> dict[str, object]:
         text = data.decode()
         if is_json(content_type) and data:
             msgspec.json.decode(data)
-            return {"json": msgspec.Raw(one_line(data))}
+            return {"json": msgspec.Raw(one_line(data.strip()))}
     except (UnicodeDecodeError, msgspec.DecodeError):
         return {"base64": b64encode(data).decode()}
     return {"text": text} if is_text(content_type) or not data else {"base64": b64encode(data).decode()}
