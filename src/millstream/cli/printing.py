@@ -55,7 +55,8 @@ def show_json(batch: Batch) -> None:
     from rich.text import Text
 
     screen, highlight = console(), JSONHighlighter()
-    for line in plain_bytes(batch).decode(errors="replace").splitlines():
+    # Not splitlines: it also breaks at U+2028, which may stand inside a JSON string.
+    for line in plain_bytes(batch).decode(errors="replace").split("\n")[:-1]:
         text = Text(visible(line))
         highlight.highlight(text)
         screen.print(text, soft_wrap=True)
@@ -64,7 +65,7 @@ def show_json(batch: Batch) -> None:
 def text_shower() -> Show:
     """A batch may cut a character in two, so the decoder remembers."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    return lambda batch: write_bytes(visible(decode(batch.data)).encode())
+    return lambda batch: write_bytes(visible(decode(batch.data).replace("\r\n", "\n")).encode())
 
 
 # --- JSON lines
