@@ -19,7 +19,8 @@ from typer.core import TyperGroup
 from millstream.cli.main import commands
 from millstream.model import facts
 from millstream.protocol.http import headers
-from millstream.server.settings import KEYS, Key
+from millstream.server.setting_kinds import Key
+from millstream.server.settings import KEYS
 from millstream.storage.files import Files
 from millstream.storage.objects import LocalObjects
 from millstream.storage.segments.block import Columns

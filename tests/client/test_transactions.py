@@ -6,9 +6,9 @@ import uuid
 
 import pyarrow
 import pytest
+from tests.client.proxy import Fault
 
 from millstream.client import BadRequest, NotFound, TransactionRefused
-from tests.client.proxy import Fault
 
 
 @pytest.fixture
@@ -74,8 +74,7 @@ def test_a_refusal_says_why_and_changes_nothing(bucket):
         bucket.transaction("job", 4).stage("0", rows("a", [1]))
     assert caught.value.code == "transaction_fenced"
     with pytest.raises(BadRequest):
-        transaction_of_another_kind = bucket.transaction("job", 6)
-        transaction_of_another_kind.stage("0", [{"stream": "a"}])
+        bucket.transaction("job", 6).stage("0", [{"stream": "a"}])
 
 
 def test_dropping(bucket, client):

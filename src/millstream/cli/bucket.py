@@ -9,7 +9,7 @@ import typer
 
 from millstream.cli.connection import DEFAULT_URL, JsonOption, UrlOption, YesOption, confirm, connected
 from millstream.cli.output import CommandError, count_text, print_done, print_fields, print_json, size_text, time_text
-from millstream.server.settings import parse_size
+from millstream.server.setting_kinds import parse_size
 
 if TYPE_CHECKING:
     from millstream.client import BucketInfo

@@ -19,6 +19,7 @@ from millstream.cli.doctor import doctor
 from millstream.cli.exits import Exit
 from millstream.cli.feed import feed
 from millstream.cli.output import CommandError, print_error, print_error_json
+from millstream.cli.s3p import app as s3p
 from millstream.cli.serve import serve
 from millstream.cli.settings import settings
 from millstream.cli.version import version
@@ -40,6 +41,7 @@ app.add_typer(stream.app, name="stream", epilog="Example: millstream stream tail
 app.add_typer(snapshot.app, name="snapshot", epilog="Example: millstream snapshot get docs/page-1")
 app.command(epilog="Example: millstream bootstrap docs/page-1 --into page-1")(bootstrap)
 app.command(epilog="Example: millstream feed chat --follow")(feed)
+app.add_typer(s3p, name="s3p", epilog="Example: millstream s3p read orders --follow")
 
 
 @app.callback(epilog="Example: millstream serve --data-dir ./data")

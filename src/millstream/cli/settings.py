@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.output import console, print_json
-from millstream.server.settings import KEYS, Key
+from millstream.server.setting_kinds import Key
+from millstream.server.settings import KEYS
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:

@@ -43,7 +43,7 @@ from millstream.cli.printing import Show, batch_line, plain_bytes, printer
 from millstream.cli.progress import Meter
 from millstream.model.media import is_json
 from millstream.model.names import DEFAULT_BUCKET
-from millstream.server.settings import parse_size
+from millstream.server.setting_kinds import parse_size
 
 if TYPE_CHECKING:
     from millstream.client import Head, Reader, Stream, StreamInfo

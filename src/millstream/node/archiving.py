@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import get_args
 
 from ..model import facts
 from ..model.facts import Fact
@@ -31,6 +32,8 @@ _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
 _TIER_FACTOR = 4
 _TIER_BYTES = 64 << 10
+
+_BUCKET_FACTS = frozenset(get_args(facts.BucketFact))
 
 # A fact with its sequence and its time, in the order of the journal.
 Logged = tuple[Fact, int, int]
@@ -102,11 +105,12 @@ def by_bucket(
     buckets: dict[str, tuple[list[ArchivedFact], dict[int, ChunkStream]]] = {}
     places: dict[int, list[ArchivedFact]] = {}  # of the bucket that a stream is in
     for fact, sequence, at_ms in log:
-        if isinstance(fact, facts.BucketFact):
-            happened = buckets.setdefault(fact.bucket, ([], {}))[0]
+        kind = type(fact)
+        if kind in _BUCKET_FACTS:
+            happened = buckets.setdefault(fact.bucket, ([], {}))[0]  # type: ignore[union-attr]
             happened.append(ArchivedFact(sequence, at_ms, 0, fact))
             continue
-        number: int = sequence if type(fact) is facts.StreamCreated else fact.stream  # type: ignore[union-attr]
+        number: int = sequence if kind is facts.StreamCreated else fact.stream  # type: ignore[union-attr]
         record = records[number]
         place = places.get(number)
         if place is None:
@@ -127,7 +131,7 @@ def _tail_behind(fact: Fact, record: StreamRecord) -> int:
 def losses_in(log: Iterable[Logged], records: Mapping[int, StreamRecord]) -> Iterator[Loss]:
     """Which streams have lost messages, and what they have kept."""
     for fact, sequence, _ in log:
-        if loses(fact):
+        if type(fact) is not facts.Appended and loses(fact):
             record = records[fact.stream]  # type: ignore[union-attr]
             kept = None if record.deleted else record.earliest
             yield Loss(record.number, split_key(record.key)[0], sequence, kept)
