@@ -135,12 +135,12 @@ class HttpConnection(RequestReceiver):
     def is_chunked(self) -> bool:
         return self.request is not None and self.request.version == "1.1"
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """More of a streamed response; already framed if it must be."""
         if self._transport is not None:
             self._transport.write(data)
 
-    def send_pieces(self, pieces: Sequence[bytes]) -> None:
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
         if self._transport is not None:
             self._transport.writelines(pieces)
 

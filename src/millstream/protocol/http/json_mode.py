@@ -11,6 +11,7 @@ from ...model.errors import BadRequest
 from ...model.json_text import HALF_PAIR, without_half_pairs
 
 MESSAGES_MAX = 1 << 16  # in one append: 64 MiB of tiny ones would take gigabytes, and seconds of everybody's time
+_COMMAS_UNSEEN = 1 << 20  # up to here all elements are made first: that costs less than the decoder that stops early
 _WHITE_SPACE = b" \t\r\n"
 _BETWEEN = b" \t\r\n,"
 _value = msgspec.json.Decoder(msgspec.Raw)
@@ -42,14 +43,31 @@ def _split(text: bytes) -> Body:
     if text[:1] != b"[":
         _value.decode(text)
         return Body(text)
-    if len(text) > MESSAGES_MAX and _holds_too_many(text):
+    if len(text) > _COMMAS_UNSEEN and _holds_far_too_many(text):
         return _too_many()
     messages = _array.decode(text)
+    if len(messages) > MESSAGES_MAX:
+        return _too_many()
     if not messages:
         return EMPTY_BODY
     if len(messages) == 1:
         return Body(bytes(messages[0]))
     return Body(b"".join(messages), [len(message) for message in messages])
+
+
+def flaw_in_value(text: bytes) -> str | None:
+    """Why these bytes are not exactly one JSON value, white space around it allowed; None if they are."""
+    try:
+        if not text.isascii():
+            text.decode()
+        _value.decode(text if HALF_PAIR.search(text) is None else without_half_pairs(text))
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8 at byte {error.start}"
+    except RecursionError:
+        return "it is nested too deeply"
+    except msgspec.DecodeError as error:
+        return str(error)
+    return None
 
 
 def _split_with_half_pairs(text: bytes) -> Body:
@@ -66,9 +84,9 @@ def _split_with_half_pairs(text: bytes) -> Body:
     return Body(b"".join(messages), shown.lengths)
 
 
-def _holds_too_many(text: bytes) -> bool:
-    """Whether an array has more than `MESSAGES_MAX` elements, without making them all."""
-    if text.count(b",") < MESSAGES_MAX:
+def _holds_far_too_many(text: bytes) -> bool:
+    """Whether an array with very many commas has too many elements, found out without making them all."""
+    if text.count(b",") < _COMMAS_UNSEEN:
         return False
     try:
         _limited_decoder().decode(text)
