@@ -13,6 +13,10 @@ OFFSET = re.compile(rb"[?&]offset=([0-9]+)")
 
 async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
+    if head.startswith(b"HEAD"):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nStream-Next-Offset: 0\r\n\r\n")
+        writer.close()
+        return
     found = OFFSET.search(head)
     number = int(found[1]) if found else 0
     writer.write(

@@ -69,7 +69,8 @@ class Reading(Following):
             closed = yield from self._catch_up()
             if closed or not live:
                 return
-        elif not self._content_type:
+        elif live == "sse" and not self._content_type:
+            # Events do not say what they hold.
             self._content_type = (yield from head(self._target, self._options.headers)).content_type
         self._last_news_s = self._now()
         closed = False
@@ -81,13 +82,14 @@ class Reading(Following):
     def _catch_up(self) -> Flow[bool]:
         """Read up to the tail. True when the stream ends there."""
         while True:
-            request = self._request({})
+            request, before = self._request({}), self._offset
             answer = yield from call(request, self._target.retry)
             batch = yield from self._batch(answer, request)
             if batch is None:
                 continue
             yield Emit(batch)
-            if batch.closed or batch.up_to_date:
+            # A server that does not say so is at its tail when it has nothing to give.
+            if batch.closed or batch.up_to_date or (not batch and self._offset == before):
                 return batch.closed
 
     def _batch(self, answer: Answer, request: Request) -> Flow[Batch | None]:
@@ -224,7 +226,7 @@ class Reading(Following):
 
     def _reconnect(self, connection: _SseConnection, lasted_s: float, fault: ClientError | None) -> Flow[None]:
         """Servers end SSE about once a minute, and proxies as they like: at once again, unless nothing came of it."""
-        if connection.data_events or (connection.events and lasted_s >= SHORT_CONNECTION_S):
+        if connection.batches_with_data or (connection.events and lasted_s >= SHORT_CONNECTION_S):
             self._failures = self._short_connections = 0
             return
         self._short_connections += 1
@@ -245,14 +247,13 @@ class _SseConnection:
         self._stream_id = answer.header(STREAM_ID) or stream_id
         self._data: list[bytes] = []
         self.events = 0
-        self.data_events = 0
+        self.batches_with_data = 0
 
     def feed(self, chunk: bytes) -> list[Batch]:
         batches = []
         for event in self._decoder.feed(chunk):
             self.events += 1
             if event.kind == "data":
-                self.data_events += 1
                 self._data.append(self._payload(event))
             elif event.kind == "control":
                 batches.append(self._placed(event))
@@ -273,6 +274,7 @@ class _SseConnection:
         if not isinstance(offset, str):
             raise ProtocolError("The server sent a control event without streamNextOffset.")
         data, self._data = self._data, []
+        self.batches_with_data += bool(data)
         return Batch(
             data=self._joined(data),
             next_offset=offset,

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import get_args
 
 from ..model import facts
+from ..model.errors import CorruptData
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import StreamRecord
@@ -155,19 +156,28 @@ class ArchiveKeeper:
         self._merge_min = merge_min
         self._age_ms = int(age_s * 1000)
         self._bytes_max = bytes_max
+        self._is_damaged = False
 
     def merge(self) -> bool:
-        """One merge, if one is due; whether there was one."""
-        chosen = choose(self._catalog.archives.all(), self._merge_min)
+        """One merge, if one is due; whether there was one. Raises `CorruptData` once: a damaged object is left as it
+        is until it is dropped, and until a restart nothing is merged."""
+        chosen = [] if self._is_damaged else choose(self._catalog.archives.all(), self._merge_min)
         if not chosen:
             return False
+        try:
+            self._merge(chosen)
+        except CorruptData:
+            self._is_damaged = True
+            raise
+        return True
+
+    def _merge(self, chosen: list[int]) -> None:
         chunks = self._catalog.archives.chunks_of(chosen)
         with self._catalog.transaction():
             builder = ArchiveBuilder(next_archive(self._catalog))
             size = builder.write(self._objects, self._rewritten(chunks))
             self._catalog.archives.remove(chosen)
             add_to_catalog(self._catalog, builder, size)
-        return True
 
     def drop(self, now_ms: int) -> bool:
         """Let the oldest go where they are too old, or too much in all; whether any went."""
