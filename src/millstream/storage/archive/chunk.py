@@ -200,6 +200,7 @@ class Chunk:
             raise CorruptData("An archive chunk has another length than it says.")
         self._compressed = bool(flags & _PAYLOAD_IS_COMPRESSED)
         self._payload_bytes = payload_bytes
+        self._decompressor = zstandard.ZstdDecompressor()
         at = HEADER_BYTES
         self._sections: list[memoryview] = []
         for size in sizes:
@@ -243,7 +244,7 @@ class Chunk:
 
     def _open(self, section: int) -> bytes:
         try:
-            return zstandard.ZstdDecompressor().decompress(self._sections[section])
+            return self._decompressor.decompress(self._sections[section])
         except zstandard.ZstdError as error:
             raise CorruptData(f"A section of an archive chunk cannot be decompressed: {error}.") from None
 
