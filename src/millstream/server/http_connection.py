@@ -43,8 +43,11 @@ class HttpConnection(RequestReceiver):
         for sink in (self._sink, self.request and self.request.sink, *(waiting.sink for waiting in self._queue)):
             if sink is not None:
                 sink.abort()
-        self._sink = None
+        self._sink = self.request = None
         self._queue.clear()
+        # The parser and we hold each other: without this we, and the request we hold, would wait for a collection.
+        del self._parser
+        self._begin()
         live, self.live = self.live, None
         if live is not None:
             live.cancel()
