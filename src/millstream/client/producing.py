@@ -118,7 +118,6 @@ class Job:
 
     batch: _Batch
     request: Request
-    epoch: int
     was_oldest: bool
     sent: bool = False
 
@@ -184,7 +183,7 @@ class Producing:
         size = len(message) + 1
         batch.size += size
         self.buffered_bytes += size
-        return batch.receipt, news
+        return batch.receipt, news or len(batch.messages) == options.batch_messages_max
 
     def add_closing(self, message: bytes | None, now_s: float) -> Receipt:
         """The last append of the stream: closes it, with a final message if there is one."""
@@ -251,7 +250,7 @@ class Producing:
             oldest = self._unacknowledged[0]
             if oldest.flying:
                 return None
-            return self._launch(oldest, now_s) if oldest.retry_at_s <= now_s else oldest.retry_at_s - now_s
+            return self._launch(oldest) if oldest.retry_at_s <= now_s else oldest.retry_at_s - now_s
         limit = self.options.in_flight_max if self._proven else 1
         if not self._waiting or len(self._unacknowledged) >= limit or not all(job.sent for job in self._jobs):
             return None
@@ -268,7 +267,7 @@ class Producing:
         first.seq = self._next_seq
         self._next_seq += 1
         self._unacknowledged.append(first)
-        return self._launch(first, now_s)
+        return self._launch(first)
 
     def _is_full(self, batch: _Batch) -> bool:
         options = self.options
@@ -278,14 +277,13 @@ class Producing:
             or len(batch.messages) >= options.batch_messages_max
         )
 
-    def _launch(self, batch: _Batch, now_s: float) -> Job:
+    def _launch(self, batch: _Batch) -> Job:
         batch.flying = True
         headers = {**self._headers, PRODUCER_EPOCH: str(self.epoch), PRODUCER_SEQ: str(batch.seq)}
         if batch.closes:
             headers[STREAM_CLOSED] = "true"
-        body = self._body(batch)
-        job = Job(batch, Request("POST", self._url, headers=headers, body=body), self.epoch, False)
-        job.was_oldest = batch is self._unacknowledged[0]
+        request = Request("POST", self._url, headers=headers, body=self._body(batch))
+        job = Job(batch, request, was_oldest=batch is self._unacknowledged[0])
         self._jobs.append(job)
         return job
 
