@@ -112,7 +112,7 @@ class _Batch:
         self.unsure = False  # an attempt may have been carried out although its answer is missing
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One request to send now. `sent` is set by the driver when the body is on its way."""
 
@@ -314,6 +314,13 @@ class Producing:
             self._again(batch, fault, now_s, unsure=fault.sent, retry_after=None)
         self._claim_if_landed()
 
+    def abandoned(self, job: Job, error: Exception) -> None:
+        """Something happened that no retry mends, such as a callback for credentials that fails."""
+        self._landed(job)
+        if not isinstance(error, ClientError):
+            error = OutcomeUnknown(f"The producer cannot go on: {error!r}.", url=self._url)
+        self.fail(error)
+
     def fail(self, error: ClientError) -> None:
         """Nothing goes on after this; every receipt and every later call gets the error."""
         self.failure = error
@@ -326,7 +333,8 @@ class Producing:
         self.buffered_bytes = 0
 
     def _landed(self, job: Job) -> _Batch:
-        self._jobs.remove(job)
+        if job in self._jobs:
+            self._jobs.remove(job)
         job.batch.flying = False
         return job.batch
 
