@@ -1,7 +1,7 @@
 """Connections in several small pools instead of one large one.
 
 httpcore looks at all connections of a pool, and for each idle one at all again, whenever a request begins or ends: at
-64 concurrent appends most of a client's time. Measured with 64 tasks: see bench/client.py.
+64 concurrent appends most of a client's time. What that came to: docs/decisions/0012-the-client-is-flows.md.
 """
 
 from __future__ import annotations
