@@ -5,6 +5,7 @@
      │    ├── BadRequest            malformed: header, parameter, body, name
      │    ├── NotFound              no such stream
      │    ├── Gone                  it was here and is not any more: another incarnation, trimmed history
+     │    │    └── PositionGone       a place in the log that the archive does not reach
      │    ├── Conflict              well-formed, but the stream's state says no
      │    │    ├── StreamClosed
      │    │    └── SequenceGap
@@ -58,6 +59,14 @@ class Gone(Refused):
         super().__init__(message, code=code)
         self.earliest = earliest
         self.key = key  # of the stream whose history was trimmed
+
+
+class PositionGone(Gone):
+    code = "position_gone"
+
+    def __init__(self, message: str, *, earliest_position: str) -> None:
+        super().__init__(message)
+        self.earliest_position = earliest_position  # the earliest that can be asked for
 
 
 class Conflict(Refused):

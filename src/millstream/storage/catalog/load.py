@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ...model.records import BucketRecord, Extent, StreamRecord
+from .archives import ArchiveShelf
 from .schema import connect
 
 _streams = msgspec.msgpack.Decoder(StreamRecord)
@@ -20,6 +21,7 @@ class CatalogReader:
         self._connection = connect(path, read_only=True)
         self._connection.execute("PRAGMA cache_size = -16384")
         self._execute = self._connection.execute
+        self.archives = ArchiveShelf(self._connection)
 
     def stream(self, key: str) -> StreamRecord | None:
         row = self._execute("SELECT record FROM streams WHERE key = ?", (key,)).fetchone()
