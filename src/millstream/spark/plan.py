@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
-
 import msgspec
 
 
@@ -44,9 +41,9 @@ class PlanRow(msgspec.Struct, frozen=True):
     offset: int
     next_offset: int
     position: str
-    timestamp: str
     content_type: str
     kind: str
+    timestamp: str | None = None
     id: str | None = None
     value: bytes | None = None
 
@@ -123,6 +120,17 @@ class FeedPage(msgspec.Struct, frozen=True):
     up_to_date: bool
 
 
+class ListedStream(msgspec.Struct, frozen=True):
+    stream_id: str
+    snapshot_offset: int | None = None
+
+
+class Listing(msgspec.Struct, frozen=True):
+    streams: list[ListedStream]
+    has_more: bool
+    next_cursor: str | None = None
+
+
 class StagedPart(msgspec.Struct, frozen=True):
     messages: int = 0
     bytes: int = 0
@@ -144,5 +152,7 @@ def sequence_of(position: str) -> int:
     return int(position.rpartition(".")[2])
 
 
-SnapshotOffsets = Mapping[str, int]
-Kind = Literal["message", "snapshot", "gap"]
+def beginning_of(position: str) -> str:
+    """The very beginning of the log that a position is of."""
+    incarnation, *sequences = position.split(".")
+    return ".".join([incarnation, *("0" for _ in sequences)])

@@ -52,7 +52,17 @@ class BulkPiece:
     bytes: int
 
 
-Piece = SegmentPiece | ArchivePiece | BulkPiece
+@dataclass(frozen=True, slots=True)
+class SnapshotPiece:
+    """A stream's snapshot, from the server."""
+
+    stream: str
+    offset: int
+    position: str  # where the reader starts; the snapshot's own is not kept
+    bytes: int = 0
+
+
+Piece = SegmentPiece | ArchivePiece | BulkPiece | SnapshotPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ class LeaseTerms:
 
     url: str
     renew_every_s: float
+    granted_at_s: float  # by the clock of the machine that planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +92,9 @@ class Share:
     rows: tuple[PlanRow, ...] = ()
 
     @property
-    def bytes(self) -> int:
-        return sum(piece.bytes for piece in self.pieces) + sum(map(_row_bytes, self.rows))
+    def is_stored(self) -> bool:
+        """Whether objects are needed, and with them the lease."""
+        return any(isinstance(piece, SegmentPiece | ArchivePiece) for piece in self.pieces)
 
 
 def pieces_of(plan: Plan, takes: Callable[[str], bool], hot: Iterable[BulkPiece]) -> Iterator[Piece]:

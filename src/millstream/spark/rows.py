@@ -1,12 +1,13 @@
-"""Record batches out of segment blocks and archive chunks, column by column; no message is touched by itself.
+"""Record batches out of segment blocks, column by column; no message is touched by itself.
 
-What a block or chunk holds is the layout of an Arrow binary column already: lengths, and the bytes one behind the
-other. Small blocks are gathered until they make a batch worth handing to Spark.
+What a block holds is the layout of an Arrow binary column already: lengths, and the bytes one behind the other. Small
+blocks are gathered until they make a batch worth handing to Spark. (Archive chunks make batches of their own, see
+`storage.archive.arrow`.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,11 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..storage.archive.chunk import MESSAGE as MESSAGE_ROW
-from ..storage.archive.chunk import Chunk
 from ..storage.segments.block import Block
 from .plan import PlanRow
-from .schema import ARROW_SCHEMA, GAP, MESSAGE
+from .schema import ARROW_SCHEMA, MESSAGE
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 20_000
@@ -32,9 +31,6 @@ class Span:
 
     after: int
     until: int
-
-    def mask(self, sequences: _Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return (sequences > self.after) & (sequences <= self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,51 +114,12 @@ class Gatherer:
         )
 
 
-def chunk_batch(
-    chunk: Chunk,
-    incarnation: str,
-    span: Span,
-    gone: Mapping[int, int | None],
-    wanted: Sequence[bool] | None = None,
-) -> pa.RecordBatch | None:
-    """The messages of a chunk that count. `gone` says from which offset on a stream's messages are still kept (None:
-    not at all), `wanted` which of the chunk's streams count. Snapshots are rows of the plan, not of its chunks."""
-    bucket, streams = chunk.names()
-    if not chunk.row_count or not streams:
-        return None
-    columns = [np.frombuffer(column, dtype=np.int64) for column in chunk.columns()]
-    indexes, kinds, offsets, lengths, times_ms, ids_ms, id_seqs, sequences = columns
-    mask = span.mask(sequences) & (kinds == MESSAGE_ROW)
-    if wanted is not None:
-        mask &= np.array(wanted, dtype=bool)[indexes]
-    if not mask.any():
-        return None
-    # A stream's first kept offset; what is gone altogether has none that any message could reach.
-    kept_from = np.array([_kept_from(gone, stream.number) for stream in streams], dtype=np.int64)[indexes]
-    lost = offsets < kept_from
-    batch = _batch(
-        bucket=bucket,
-        incarnation=incarnation,
-        streams=_looked_up([stream.name for stream in streams], indexes),
-        content_types=_looked_up([stream.content_type for stream in streams], indexes),
-        offsets=offsets,
-        lengths=lengths,
-        times_ms=times_ms,
-        ids_ms=ids_ms,
-        id_seqs=id_seqs,
-        sequences=sequences,
-        kinds=_kinds(lost),
-        values=_values(lengths, chunk.payload(), lost),
-    )
-    return batch if mask.all() else batch.filter(pa.array(mask))
-
-
 def plan_rows_batch(rows: Sequence[PlanRow]) -> pa.RecordBatch:
     """Rows that came with the plan."""
     columns = {
         name: [getattr(row, name) for row in rows] for name in ARROW_SCHEMA.names if name not in ("timestamp", "value")
     }
-    columns["timestamp"] = [datetime.fromisoformat(row.timestamp) for row in rows]
+    columns["timestamp"] = [row.timestamp and datetime.fromisoformat(row.timestamp) for row in rows]
     columns["value"] = [row.value for row in rows]
     return pa.RecordBatch.from_pydict(columns, schema=ARROW_SCHEMA)
 
@@ -172,11 +129,6 @@ def sized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(start, BATCH_ROWS)
-
-
-def _kept_from(gone: Mapping[int, int | None], number: int) -> int:
-    earliest = gone.get(number, 0)
-    return np.iinfo(np.int64).max if earliest is None else earliest
 
 
 def _batch(
@@ -209,21 +161,10 @@ def _batch(
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
-def _values(
-    lengths: _Numbers, payload: bytes | memoryview, lost: np.ndarray[Any, np.dtype[np.bool_]] | None = None
-) -> pa.Array:
+def _values(lengths: _Numbers, payload: bytes) -> pa.Array:
     ends = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:], casting="unsafe")
-    array = pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(payload)])
-    if lost is None or not lost.any():
-        return array
-    return pc.if_else(pa.array(lost), pa.scalar(None, pa.binary()), array)
-
-
-def _kinds(lost: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
-    if not lost.any():
-        return _repeated(MESSAGE, len(lost))
-    return pc.if_else(pa.array(lost), GAP, MESSAGE)
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(payload)])
 
 
 def _repeated(text: str, count: int) -> pa.Array:
