@@ -10,6 +10,7 @@
      │    │    ├── StreamClosed
      │    │    └── SequenceGap
      │    ├── Fenced                a newer epoch of this producer exists
+     │    ├── NotAcceptable         none of the formats asked for can be had
      │    ├── PreconditionFailed    If-Match names another state
      │    ├── TooLarge              over a documented limit
      │    └── TooMany               over a cap that only the operator can raise
@@ -96,6 +97,10 @@ class Fenced(Refused):
     def __init__(self, message: str, *, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch
+
+
+class NotAcceptable(Refused):
+    code = "not_acceptable"
 
 
 class PreconditionFailed(Refused):

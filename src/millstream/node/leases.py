@@ -65,7 +65,16 @@ class LeaseBook:
         lease = self._leases.get(lease_id)
         if lease is None:
             raise NotFound("There is no such lease, or it has expired. Ask for a new plan.", code="lease_not_found")
+        return self.keep(lease)
+
+    def keep(self, lease: Lease) -> Lease:
+        """Renew a lease that one holds oneself, late as it may be."""
         return self._put(msgspec.structs.replace(lease, expires_at_ms=self._now_ms() + self._lease_ms))
+
+    def drop(self, lease: Lease) -> None:
+        """Give back a lease that may have expired meanwhile."""
+        if self._leases.pop(lease.id, None) is not None:
+            self._write()
 
     def give_back(self, lease_id: str) -> None:
         if self._leases.pop(lease_id, None) is None:

@@ -24,6 +24,7 @@ from ..storage.data_dir import DataDir, lock_directory
 from ..storage.files import Files
 from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
+from .bulk import Bulk
 from .clock import WallClock
 from .expiry import Sweeper
 from .feed import Feed
@@ -97,6 +98,7 @@ class Node:
         self._data_dir = recovered.data_dir
         self._files = recovered.files
         self._lock_fd = recovered.lock_fd
+        self.objects_root = self._data_dir.objects.absolute()
         self.objects = LocalObjects(self._data_dir.objects, self._files)
         self.reader = Reader(self.machine, catalog, self.objects)
         self.followers = Followers()
@@ -114,6 +116,7 @@ class Node:
         )
         self.feed = Feed(self.recent, catalog, self.objects, self.writer, self.machine.incarnation)
         self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
+        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.leases)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)

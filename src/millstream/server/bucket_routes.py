@@ -20,6 +20,7 @@ from ..protocol.http.extension.paths import (
 )
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
+from .bulk_routes import BulkRoutes
 from .feed_routes import FeedRoutes
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
@@ -35,6 +36,7 @@ class BucketRoutes:
         self._streams = streams
         self._snapshots = SnapshotRoutes(streams)
         self._feeds = FeedRoutes(streams)
+        self._bulk = BulkRoutes(streams)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         path = parse_bucketed(request.path)
@@ -103,15 +105,20 @@ class BucketRoutes:
     def _serve_streams(self, conn: HttpConnection, request: Request, path: BucketedPath) -> None:
         match path.rest:
             case ():
-                if request.method in (b"GET", b"HEAD"):
+                if _is_one_of(conn, request, b"GET", b"HEAD"):
                     self._list(conn, request, path.bucket)
-                else:
-                    _not_allowed(conn, b"GET, HEAD, OPTIONS")
             case ("feed",):
-                if request.method == b"GET":
+                if _is_one_of(conn, request, b"GET"):
                     self._feeds.serve(conn, request, path.bucket)
-                else:
-                    _not_allowed(conn, b"GET, OPTIONS")
+            case ("messages",):
+                if _is_one_of(conn, request, b"GET"):
+                    self._bulk.serve_messages(conn, request, path.bucket)
+            case ("plan",):
+                if _is_one_of(conn, request, b"GET"):
+                    self._bulk.serve_plan(conn, request, path.bucket)
+            case ("leases", lease_id):
+                if _is_one_of(conn, request, b"POST", b"DELETE"):
+                    self._bulk.serve_lease(conn, request, path.bucket, lease_id)
             case _:
                 raise NotFound("Nothing is here. The listing is /{bucket}/streams.", code="unknown_route")
 
@@ -120,6 +127,14 @@ class BucketRoutes:
         self._node.bucket(bucket)
         streams, has_more = self._node.list_streams(bucket, query.prefix, query.after, query.limit)
         conn.respond(200, _JSON + NO_STORE, [listing_body(bucket, query, streams, has_more)])
+
+
+def _is_one_of(conn: HttpConnection, request: Request, *methods: bytes) -> bool:
+    """Whether the method is allowed; if not, that is answered."""
+    if request.method in methods:
+        return True
+    _not_allowed(conn, b", ".join((*methods, b"OPTIONS")))
+    return False
 
 
 def _not_allowed(conn: HttpConnection, methods: bytes) -> None:

@@ -13,6 +13,7 @@ STATUS: dict[type[e.MillstreamError], int] = {
     e.BadRequest: 400,
     e.Fenced: 403,
     e.NotFound: 404,
+    e.NotAcceptable: 406,
     e.Conflict: 409,
     e.StreamClosed: 409,
     e.SequenceGap: 409,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+ACCEPT = b"accept"
 ACCEPT_ENCODING = b"accept-encoding"
 CONTENT_LENGTH = b"content-length"
 CONTENT_TYPE = b"content-type"

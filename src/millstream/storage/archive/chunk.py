@@ -86,7 +86,7 @@ class EncodedChunk(NamedTuple):
 
 def encode_chunk(bucket: str, happened: Sequence[ArchivedFact], names: Mapping[int, ChunkStream]) -> EncodedChunk:
     """The chunk's bytes. `names` has every stream that the facts are about; facts carry their whole payload."""
-    rows = _Rows(names)
+    rows = RowCollector(names)
     bare = [rows.taken(row) for row in happened]
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
     sections = [
@@ -108,7 +108,7 @@ def encode_chunk(bucket: str, happened: Sequence[ArchivedFact], names: Mapping[i
     return EncodedChunk(pieces, sum(map(len, pieces)), count, len(raw))
 
 
-class _Rows:
+class RowCollector:
     """Rows, payloads and the streams they are of, taken out of facts."""
 
     def __init__(self, names: Mapping[int, ChunkStream]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -84,6 +86,28 @@ class CatalogReader:
             (before_ms, *after, limit),
         )
         return rows.fetchall()
+
+    @contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Every look-up inside sees the same state."""
+        self._execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._execute("COMMIT")
+
+    def blocks_behind(self, first: str, before: str, after: int, through: int) -> Iterator[tuple[bytes, Extent | None]]:
+        """Streams by key that existed at `through`, each record with each block that holds something behind `after`;
+        with None if there is no such block."""
+        rows = self._execute(
+            "SELECT s.record, e.stream, e.first_offset, e.next_offset, e.segment, e.at, e.size, e.messages,"
+            " e.last_sequence, e.last_ms FROM streams s LEFT JOIN extents e ON e.stream = s.number"
+            " AND e.last_sequence > ?3 WHERE s.key >= ?1 AND s.key < ?2 AND s.number <= ?4"
+            " ORDER BY s.key, e.first_offset",
+            (first, before, after, through),
+        )
+        for record, *extent in rows:
+            yield record, None if extent[0] is None else Extent(*extent)
 
     def has_tables(self) -> bool:
         return bool(self._execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone())
