@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .json_columns import JsonView, json_view
 from .source import MillstreamSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MillstreamSource", "register"]
+__all__ = ["JsonView", "MillstreamSource", "json_view", "register"]
 
 
 def register(spark: SparkSession) -> None:

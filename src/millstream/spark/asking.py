@@ -1,4 +1,4 @@
-"""Everything the data source asks of a server, over the Python client: plans, leases, feeds, bulk reads, transactions."""
+"""Everything the data source asks of a server, over the Python client."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ def partitions_of(
     return [SharePartition(index, share, fetcher) for index, share in enumerate(shares)]
 
 
-def cut_plan(
-    asker: Asker, plan: Plan, options: ReadOptions, snapshots: Iterable[SnapshotPiece] = ()
-) -> list[Share]:
+def cut_plan(asker: Asker, plan: Plan, options: ReadOptions, snapshots: Iterable[SnapshotPiece] = ()) -> list[Share]:
     """Objects are read directly where this process can reach them; an executor that cannot asks the server."""
     target = options.bytes_per_partition
     if options.min_partitions > 1:

@@ -108,8 +108,8 @@ class RowFilter:
         for gap in gaps.select(["stream", "offset", "next_offset", "position"]).to_pylist():
             if sequence_of(gap["position"]) > self.losses_after:
                 raise DataLoss(
-                    f"Messages of {gap['stream']!r} from offset {gap['offset']} to {gap['next_offset']} were trimmed or "
-                    "deleted before they were read. To go on without them, set failOnDataLoss to false: such ranges are "
+                    f"Messages of {gap['stream']!r} from offset {gap['offset']} to {gap['next_offset']} were trimmed "
+                    "or deleted before they were read. To go on without them, set failOnDataLoss to false: they are "
                     f"then rows of kind '{GAP}' beside those of kind '{MESSAGE}'."
                 )
 

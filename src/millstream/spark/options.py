@@ -131,7 +131,7 @@ def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
     if start.word == "latest":
         raise BadOption(
             "The option startingOffsets is 'latest', which leaves nothing to read in a batch. Allowed are earliest, "
-            "snapshot, a position, or JSON such as {\"a-stream\": 1024}."
+            'snapshot, a position, or JSON such as {"a-stream": 1024}.'
         )
     return _read_options(text, start, _end(text))
 

@@ -163,7 +163,7 @@ def _batch(
 
 def _values(lengths: _Numbers, payload: bytes) -> pa.Array:
     ends = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=ends[1:], casting="unsafe")
+    ends[1:] = np.cumsum(lengths)
     return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(payload)])
 
 

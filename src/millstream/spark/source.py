@@ -18,6 +18,7 @@ from .options import (
 )
 from .schema import SPARK_SCHEMA
 from .stream import StreamReader
+from .writing import BatchWriter, StreamWriter
 
 
 class MillstreamSource(DataSource):
@@ -58,6 +59,12 @@ class MillstreamSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         _check_schema(schema)
         return StreamReader(stream_read_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(batch_write_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(stream_write_options(self.options), schema, overwrite)
 
 
 def _check_schema(schema: StructType) -> None:
