@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote, urljoin
 
+import httpx
 import msgspec
 import pyarrow as pa
 
@@ -72,7 +73,8 @@ class Asker(AbstractContextManager["Asker"]):
     def __init__(self, server: Server, retry: Retry | None = None) -> None:
         headers = {"authorization": f"Bearer {server.token}"} if server.token else {}
         self._retry = retry or Retry()
-        self._driver = Driver(Config(server.url, headers, {}, self._retry, _TIMEOUT_S), None, None)
+        self._http = _plain_client() if server.url.startswith("http://") else None
+        self._driver = Driver(Config(server.url, headers, {}, self._retry, _TIMEOUT_S), None, self._http)
         self._url = server.url
         self._bucket = bucket_url(server.url, server.bucket)
         self._streams = f"{self._bucket}/streams"
@@ -84,6 +86,8 @@ class Asker(AbstractContextManager["Asker"]):
 
     def close(self) -> None:
         self._driver.close()
+        if self._http is not None:
+            self._http.close()
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -185,6 +189,22 @@ class Asker(AbstractContextManager["Asker"]):
         except NotFound:
             return False
         return True
+
+
+class _PlainTransport(httpx.HTTPTransport):
+    """HTTP without TLS: loading certificates takes 50 ms, which every task would pay anew."""
+
+    def __init__(self) -> None:
+        super().__init__(verify=False)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.scheme != "http":
+            raise httpx.UnsupportedProtocol(f"the server asks for {request.url}; set the option url to https")
+        return super().handle_request(request)
+
+
+def _plain_client() -> httpx.Client:
+    return httpx.Client(transport=_PlainTransport(), timeout=_TIMEOUT_S, follow_redirects=False)
 
 
 def _body(request: Request, retry: Retry) -> Flow[None]:
