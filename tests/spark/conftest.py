@@ -13,7 +13,6 @@ from itertools import count
 
 import httpx
 import pytest
-
 from tests.conftest import ServerProcess, StartServer
 
 _names = count(1)

@@ -14,7 +14,7 @@ from millstream.spark.options import (
     Selection,
     batch_read_options,
     batch_write_options,
-    refuse_unknown_names,
+    refuse_nonsense,
     stream_read_options,
     stream_write_options,
 )
@@ -42,7 +42,9 @@ def test_names_are_taken_in_any_case():
 
 def test_starting_from_a_snapshot_includes_snapshots():
     assert batch_read_options({**WHERE, "startingOffsets": "snapshot"}).include_snapshots
-    assert not batch_read_options({**WHERE, "startingOffsets": "snapshot", "includeSnapshots": "false"}).include_snapshots
+    assert not batch_read_options(
+        {**WHERE, "startingOffsets": "snapshot", "includeSnapshots": "false"}
+    ).include_snapshots
 
 
 def test_bounds_are_words_positions_offsets_or_times():
@@ -51,7 +53,9 @@ def test_bounds_are_words_positions_offsets_or_times():
 
     assert start(POSITION) == Bound("position", position=POSITION)
     assert start('{"a": 12, "b/c": "00000000000000000007"}') == Bound("offsets", offsets={"a": 12, "b/c": 7})
-    timed = batch_read_options({**WHERE, "startingTimestamp": "2026-11-15T05:30:00Z", "endingTimestamp": "1794721460000"})
+    timed = batch_read_options(
+        {**WHERE, "startingTimestamp": "2026-11-15T05:30:00Z", "endingTimestamp": "1794721460000"}
+    )
     assert (timed.start.at_ms, timed.end.at_ms) == (1_794_720_600_000, 1_794_721_460_000)
 
 
@@ -110,7 +114,10 @@ def test_a_stream_refuses(given, said):
         ({"txnAppId": "etl"}, "The option txnAppId needs txnVersion beside it"),
         ({"txnVersion": "1"}, "The option txnVersion needs txnAppId beside it"),
         ({"txnAppId": "a b", "txnVersion": "1"}, "The option txnAppId is 'a b'. Allowed is 1 to 128 characters"),
-        ({"txnAppId": "etl", "txnVersion": "-1"}, "The option txnVersion is '-1'. Allowed is a whole number from 0 on."),
+        (
+            {"txnAppId": "etl", "txnVersion": "-1"},
+            "The option txnVersion is '-1'. Allowed is a whole number from 0 on.",
+        ),
         ({"createStreams": "yes"}, "The option createStreams is 'yes'. Allowed is true or false."),
         ({"readTier": "http"}, "The option readTier is for reading, not for writing."),
         ({"orderby_": "x"}, "There is no option orderby_. Did you mean orderBy?"),
@@ -135,10 +142,12 @@ def test_what_is_needed_is_missed(missing):
             parse(given)
 
 
-def test_unknown_names_fail_before_the_use_is_known():
-    refuse_unknown_names({**WHERE, "endingOffsets": "latest", "createStreams": "true"})
+def test_wrong_names_and_values_fail_before_the_use_is_known():
+    refuse_nonsense({**WHERE, "endingOffsets": "latest", "createStreams": "true"})
     with pytest.raises(BadOption, match="There is no option bukket. Did you mean bucket?"):
-        refuse_unknown_names({**WHERE, "bukket": "x"})
+        refuse_nonsense({**WHERE, "bukket": "x"})
+    with pytest.raises(BadOption, match="The option startingOffsets is 'earlyest'. Allowed is earliest"):
+        refuse_nonsense({"startingOffsets": "earlyest"})
 
 
 def test_a_token_is_shown_nowhere():

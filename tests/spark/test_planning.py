@@ -25,7 +25,9 @@ MIB = 1 << 20
 
 
 def block(stream: int, index: int, size: int = BLOCK) -> SegmentRange:
-    return SegmentRange("segments/000000000001", index * size, size, stream, index * size, (index + 1) * size, 0, 9, 1, size)
+    return SegmentRange(
+        "segments/000000000001", index * size, size, stream, index * size, (index + 1) * size, 0, 9, 1, size
+    )
 
 
 def chunk(index: int, size: int = 4 * BLOCK) -> ArchiveRange:

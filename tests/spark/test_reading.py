@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from tests.spark.conftest import ARCHIVING, SEGMENTS_ONLY, Bucket
 
 from millstream.client.errors import NotFound
 from millstream.spark.asking import Asker
@@ -19,7 +20,6 @@ from millstream.spark.errors import DataLoss, StoreOutOfReach
 from millstream.spark.options import batch_read_options
 from millstream.spark.plan import Store
 from millstream.spark.schema import ARROW_SCHEMA, SPARK_SCHEMA
-from tests.spark.conftest import ARCHIVING, SEGMENTS_ONLY, Bucket
 
 TIERS = ("http", "direct", "auto")
 PLACES = {"memory": None, "archive": ARCHIVING, "segments": SEGMENTS_ONLY}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -30,6 +30,13 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 _TIMEOUT_S = 120.0
 _REASONS_SHOWN = 5
 _T = TypeVar("_T")
+
+
+class TransactionRefused(Conflict):
+    """The server would not commit; `reasons` are the codes of what is in the way."""
+
+    code = "transaction_refused"
+    reasons: frozenset[str] = frozenset()
 
 
 class _Reason(msgspec.Struct):
@@ -246,14 +253,17 @@ def _decoded(answer: Answer, kind: type[_T]) -> _T:
 
 
 def _with_reasons(error: ClientError, body: bytes) -> ClientError:
-    """The server's reasons in the message: they name the streams and parts that are in the way."""
+    """The error with all reasons in its message: they name the streams and parts that are in the way."""
     try:
         refusal = msgspec.json.decode(body, type=_RefusalBody).error
     except msgspec.DecodeError:
         return error
     if not refusal.reasons:
         return error
-    shown: Sequence[str] = [reason.message or reason.code for reason in refusal.reasons[:_REASONS_SHOWN]]
+    shown = [reason.message or reason.code for reason in refusal.reasons[:_REASONS_SHOWN]]
+    others = " ".join(text for text in shown if text not in error.message)
     more = refusal.reason_count - len(shown)
     tail = f" And {more} more." if more > 0 else ""
-    return Conflict(f"{error.message} {' '.join(shown)}{tail}", code=error.code, status=error.status, url=error.url)
+    refused = TransactionRefused(f"{error.message} {others}{tail}".rstrip(), code=error.code, status=error.status)
+    refused.reasons = frozenset(reason.code for reason in refusal.reasons)
+    return refused

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from ..client.errors import ClientError, Conflict
-from .asking import Asker
+from .asking import Asker, TransactionRefused
 from .errors import BadColumns, BadOption
 from .options import WriteOptions
 
@@ -198,7 +198,7 @@ def _explained(error: ClientError, app: str, version: int) -> ClientError:
             f"A later version of {app!r} than {version} is committed: another run of this query is ahead of this one, "
             "or its checkpoint was deleted while txnAppId stayed the same. Stop one, or choose another txnAppId."
         )
-    elif "stream_not_found" in error.message or "does not exist" in error.message:
+    elif isinstance(error, TransactionRefused) and "stream_not_found" in error.reasons:
         advice = "To create streams that are missing, set createStreams to true, and contentType to their type."
     else:
         advice = "Nothing was written."
