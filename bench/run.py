@@ -30,6 +30,7 @@ import extensions
 import fanout
 import reads
 import recovery
+import spark
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -40,6 +41,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
+    "spark": spark.measure,
     "extensions": extensions.measure,
 }
 

@@ -7,6 +7,7 @@ in whatever process gets there first.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ AFTER_STAGING = "after-staging"
 STAGED_TWICE = "staged-twice"
 BEFORE_COMMIT = "before-commit"
 AFTER_COMMIT = "after-commit"
+HANGS = "hangs"
 
 
 class Fault(Exception):
@@ -35,8 +37,12 @@ class Faults:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
-    def arm(self, name: str) -> None:
+    def arm(self, name: str, *, hangs: bool = False) -> None:
+        """Have someone fail there, or hang there until he is killed."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / HANGS).unlink(missing_ok=True)
+        if hangs:
+            (self._folder / HANGS).touch()
         (self._folder / name).touch()
 
     def left(self) -> list[str]:
@@ -50,8 +56,11 @@ class Faults:
         return True
 
     def strike(self, name: str) -> None:
-        if self.takes(name):
-            raise Fault(name)
+        if not self.takes(name):
+            return
+        if self.takes(HANGS):
+            time.sleep(120)
+        raise Fault(name)
 
 
 class FaultyWriter(StreamWriter):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
+from tests.spark.cluster import run_job
 from tests.spark.conftest import ARCHIVING, SEGMENTS_ONLY
 
 from millstream.spark import json_view
@@ -77,7 +78,8 @@ def test_a_query_follows_a_bucket(spark, bucket, tmp_path):
         query.stop()
 
 
-def test_a_query_goes_on_after_kill_9(bucket, tmp_path):
+@pytest.mark.timeout(600)
+def test_a_query_goes_on_after_kill_9(java, bucket, tmp_path):
     """A driver of its own is killed in the middle of its batches, another goes on: every message once, byte by byte."""
     made = bucket()
     for stream in range(3):
@@ -95,7 +97,7 @@ def test_a_query_goes_on_after_kill_9(bucket, tmp_path):
     assert made.read("out-0") != made.read("in-0"), "it was killed too late to show anything"
     for stream in range(3):
         made.append(f"in-{stream}", b"after the kill")
-    subprocess.run([*command, "5"], env=environment, check=True, timeout=300, capture_output=True)
+    run_job(made.server.url, made.name, tmp_path / "checkpoint", "--partitions", 5)
     for stream in range(3):
         assert made.read(f"out-{stream}") == made.read(f"in-{stream}")
 
