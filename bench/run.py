@@ -25,11 +25,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 import appends
+import client
 import creation_and_memory
 import extensions
 import fanout
+import feed
 import reads
 import recovery
+import s3p
+import transactions
 import spark
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
@@ -41,8 +45,12 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
+    "s3p": s3p.measure,
     "spark": spark.measure,
     "extensions": extensions.measure,
+    "client": client.measure,
+    "feed": feed.measure,
+    "transactions": transactions.measure,
 }
 
 
@@ -158,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_arguments(arguments)
     try:
         with alone():
-            for program in ("load", "fanout"):
+            for program in ("load", "fanout", "s3p_load"):
                 build(program)
             install_node_peer()
             figures = measure_all(parsed.figures or FIGURES, plan_from(parsed))

@@ -13,17 +13,21 @@ MillstreamError
       ├── NotFound                404
       ├── Gone                    410: it was here and is not any more
       │    ├── Trimmed              history before `earliest` is gone: bootstrap
+      │    ├── PositionGone         a feed does not reach back that far: begin at `earliest`
       │    └── StreamRecreated      the URL holds another stream now
       ├── Conflict                409: the stream's state says no
       │    ├── AlreadyExists
       │    ├── StreamClosed         `offset` is the final one
       │    ├── SequenceConflict     `Stream-Seq` does not grow
-      │    └── SequenceGap          a producer's `expected` and `received` sequences differ
+      │    ├── SequenceGap          a producer's `expected` and `received` sequences differ
+      │    └── TransactionRefused   `reasons` says why; a later version may be committed already
       ├── Fenced                  a newer epoch of this producer exists, or its name is used by another
       └── PreconditionFailed      412: `if_match` names another state
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..model.errors import MillstreamError
 
@@ -93,6 +97,11 @@ class Trimmed(Gone):
     earliest: str | None = None
 
 
+class PositionGone(Gone):
+    code = "position_gone"
+    earliest: str | None = None
+
+
 class StreamRecreated(Gone):
     code = "stream_recreated"
 
@@ -118,6 +127,18 @@ class SequenceGap(Conflict):
     code = "producer_sequence_gap"
     expected: int | None = None
     received: int | None = None
+
+
+class TransactionRefused(Conflict):
+    """Nothing was changed. `code` is ``transaction_fenced`` when a later version is committed."""
+
+    code = "transaction_refused"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, status: int | None = None, url: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, status=status, url=url)
+        self.reasons: list[dict[str, Any]] = []
 
 
 class Fenced(ClientError):

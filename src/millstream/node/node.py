@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,7 @@ from .leases import LeaseBook
 from .listing import Lister
 from .reader import Reader
 from .recent import RecentFacts
+from .record_reader import RecordReader
 from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
 from .snapshots import remove_orphans
@@ -46,6 +48,7 @@ from .writer import Answer, Batch, Done, Writer, streams_with_followers
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
+_STAGING_NICENESS = 5
 _UNKNOWN_SIZE = 1 << 30
 _UNAPPLIED_FACTOR = 5  # checkpoints' worth of facts that may wait before writes are held back
 
@@ -112,6 +115,7 @@ class Node:
         self.objects_root = self._data_dir.objects.absolute()
         self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
+        self.records = RecordReader(catalog, self.objects)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
@@ -166,14 +170,21 @@ class Node:
 
     def _make_transactions(self, leftovers: Leftovers) -> Transactions:
         limits = self.limits
-        worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
+        helper = partial(StagingWorker, self._data_dir.root, self._lock_fd, limits.append_bytes_max)
         transactions = Transactions(
             self.machine,
             self.writer,
             self.objects,
             self.clock,
-            worker,
-            TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
+            helper(_STAGING_NICENESS),
+            helper(),  # somebody waits for a commit, with all that was staged behind him
+            TransactionLimits(
+                limits.staged_ttl_s,
+                limits.staged_bytes_max,
+                limits.transaction_bytes_max,
+                limits.low_space_bytes,
+                limits.lease_s,
+            ),
             leftovers,
         )
         transactions.on_committed = self._transaction_committed
@@ -208,8 +219,9 @@ class Node:
 
     # -- for listeners -----------------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
-        self.writer.submit(command, done)
+    def submit(self, command: Command, done: Done) -> bool:
+        """Whether the decision was in favour is known at once; `done` gets the answer once it is durable."""
+        return self.writer.submit(command, done)
 
     def visible(self, key: str) -> Stream:
         stream = self.machine.streams.get(key)

@@ -17,13 +17,12 @@ from ..model.errors import BadRequest, MillstreamError, Reason, TransactionRefus
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.objects import LocalObjects
-from ..storage.transactions.arrow import ArrowRows
+from ..storage.transactions.arrow import ArrowRows, give_memory_back_to_the_system
 from ..storage.transactions.merging import Merged, merge_parts
 from ..storage.transactions.ndjson import NdjsonRows
 from ..storage.transactions.parts import PartHead, Rows, write_part
 from .upkeep_process import die_with, give_back_memory
 
-_NICENESS = 5
 _MEMORY_MAX = 3 << 30  # a compressed Arrow batch can grow without bounds; then the job fails, not the machine
 
 
@@ -33,6 +32,7 @@ class StagingAssignment(msgspec.Struct):
     data_dir: str
     message_bytes_max: int
     parent: int
+    niceness: int = 0
 
 
 class StageJob(msgspec.Struct, tag="stage"):
@@ -69,7 +69,7 @@ _jobs = msgspec.json.Decoder(Job)
 def main() -> int:
     assignment = msgspec.json.decode(sys.argv[1], type=StagingAssignment)
     die_with(assignment.parent)
-    os.nice(_NICENESS)
+    os.nice(assignment.niceness)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_MAX, resource.RLIM_INFINITY))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -104,6 +104,8 @@ class Worker:
             return JobReport(failure=str(error) or type(error).__name__)
 
     def _stage(self, job: StageJob) -> PartHead:
+        if job.is_arrow:
+            give_memory_back_to_the_system()
         with (self._root / job.body).open("rb") as body:
             rows: Rows = (ArrowRows if job.is_arrow else NdjsonRows)(body, self._message_bytes_max)
             return write_part(self._objects, job.number, job.head, rows)

@@ -110,6 +110,7 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
     async def _stop(self) -> None:
         self._stopping = True
         self._rules.end()
+        self._room.set()
         tasks = [task for task in (self._pump, *self._sending) if task is not None]
         for task in tasks:
             task.cancel()
@@ -133,6 +134,7 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
     async def _send(self, job: Job) -> None:
         try:
             answer = await self._driver.run(send(replace(job.request, on_sent=lambda: self._sent(job))))
+            self._rules.answered(job, answer, self._now())
         except ConnectionLost as lost:
             self._rules.lost(job, lost, self._now())
         except Exception as error:
@@ -140,8 +142,6 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
             if not isinstance(error, ClientError):
                 error = OutcomeUnknown(f"The producer cannot go on: {error!r}.", url=job.request.url)
             self._rules.fail(error)
-        else:
-            self._rules.answered(job, answer, self._now())
         self._changed.set()
         self._room.set()
 

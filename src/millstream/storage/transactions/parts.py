@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ...model.errors import CorruptData
 from ..checksum import crc32
+from ..objects import LocalObjects
 from ..ports import ObjectStore
 from .indexed import HEAD_BYTES, Indexed, Meta, indexed_object, read_chunks, read_meta
 
@@ -51,7 +52,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Run(msgspec.Struct, frozen=True):
     """Sorted messages as a decoder hands them over: groups whose `at` counts from the start of `payload`."""
 
-    payload: bytes
+    payload: bytes | memoryview
     groups: list[Group]
 
 
@@ -77,7 +78,7 @@ def write_part(store: ObjectStore, number: int, head: PartHead, rows: Rows) -> P
     written = head
     at, messages = HEAD_BYTES, 0
 
-    def payload() -> Iterator[bytes]:
+    def payload() -> Iterator[bytes | memoryview]:
         nonlocal at, messages
         for run in rows.runs():
             groups = [replace(group, at=at + group.at) for group in run.groups]
@@ -108,8 +109,8 @@ def read_groups(store: ObjectStore, number: int, meta: Meta) -> Iterator[Group]:
         yield from _groups.decode(chunk)
 
 
-def read_payload(store: ObjectStore, number: int, group: Group) -> bytes:
-    payload = store.get_range(part_name(number), group.at, group.size)
+def read_payload(store: LocalObjects, number: int, group: Group) -> bytes:
+    payload = store.get_range_open(part_name(number), group.at, group.size)
     if crc32(payload) != group.crc:
         raise CorruptData(f"Messages in {part_name(number)} do not match their checksum.")
     return payload
