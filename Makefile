@@ -64,7 +64,7 @@ $(VENV)/.stamp-serve: pyproject.toml | $(VENV)/.stamp-venv
 
 # The development install includes what `serve` needs, hence both stamps.
 $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
-	@$(BIN)/pip install --quiet --editable '.[arrow,dev]'
+	@$(BIN)/pip install --quiet --editable '.[arrow,spark,dev]'
 	@touch $(VENV)/.stamp-serve $@
 
 $(SUITE)/node_modules/.stamp $(INTEROP)/node_modules/.stamp: %/node_modules/.stamp: %/package.json %/package-lock.json
