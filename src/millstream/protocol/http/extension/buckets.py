@@ -103,6 +103,7 @@ def listing_body(bucket: str, query: ListQuery, streams: list[StreamRecord], has
             "tail_offset": stream.tail,
             "created_at_ms": stream.created_ms,
             "last_write_at_ms": stream.written_ms,
+            "snapshot_offset": None if stream.snapshot is None else stream.snapshot.offset,
         }
         for stream in streams
     ]

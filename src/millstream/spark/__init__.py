@@ -1,0 +1,1 @@
+"""Spark: buckets as tables, streams as sinks, and the pipeline."""
