@@ -26,6 +26,7 @@ from dataclasses import asdict
 
 import appends
 import creation_and_memory
+import extensions
 import fanout
 import reads
 import recovery
@@ -39,6 +40,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
+    "extensions": extensions.measure,
 }
 
 

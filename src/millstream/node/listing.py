@@ -5,6 +5,7 @@ A page costs the same in a bucket of a million: it reads a range of the catalog'
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -46,28 +47,36 @@ class Lister:
         """Keys in order, each once, with the catalog's record where it has one."""
         before = base + _LAST
         fresh = self._fresh_keys(bucket, first, before)
+        key = next(fresh, before)
         while True:
             records = self._catalog.streams_between(first, before, page)
             for record in records:
-                while fresh and fresh[-1] < record.key:
-                    yield fresh.pop(), None
-                if fresh and fresh[-1] == record.key:
-                    fresh.pop()
+                while key < record.key:
+                    yield key, None
+                    key = next(fresh, before)
+                if key == record.key:
+                    key = next(fresh, before)
                 yield record.key, record
             if len(records) < page:
                 break
             first = _behind(records[-1].key)
-        while fresh:
-            yield fresh.pop(), None
+        while key != before:
+            yield key, None
+            key = next(fresh, before)
 
-    def _fresh_keys(self, bucket: str, first: str, before: str) -> list[str]:
-        """Keys that the catalog may lack, the first one last."""
-        fresh: set[str] = set()
+    def _fresh_keys(self, bucket: str, first: str, before: str) -> Iterator[str]:
+        """Keys that the catalog may lack, in order, each once. Taken as they are needed: there may be a million."""
+        ranges: list[Iterator[str]] = []
         for keys in (self._machine.new_keys.get(bucket), self._machine.saving_keys.get(bucket)):
             if keys:
                 keys.sort()  # almost sorted since the last listing: Timsort makes that a walk
-                fresh.update(keys[bisect_left(keys, first) : bisect_left(keys, before)])
-        return sorted(fresh, reverse=True)
+                places = range(bisect_left(keys, first), bisect_left(keys, before))
+                ranges.append(map(keys.__getitem__, places))
+        previous = None
+        for key in heapq.merge(*ranges):
+            if key != previous:
+                yield key
+            previous = key
 
 
 def _behind(key: str) -> str:

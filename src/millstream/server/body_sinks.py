@@ -1,10 +1,15 @@
-"""Large request bodies on their way into the object store: memory holds none of them."""
+"""Large request bodies on their way into the object store: memory holds a few slices of them, never the whole.
+
+The loop only collects what arrives; threads write and hash it in slices of a megabyte, calls that release the GIL.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from hashlib import blake2b
+from typing import TypeVar
 
 from ..model.errors import TooLarge, Unavailable
 from ..storage.objects import LocalObjects
@@ -12,9 +17,12 @@ from .http_receiving import RequestReceiver
 
 log = logging.getLogger(__name__)
 
+_SLICE = 1 << 20
+_AHEAD_MAX = 2 << 20  # received and not written yet; beyond that the client has to wait
 _SYNC_EVERY = 8 << 20  # so that the last sync is short, and the journal's own never waits behind a hundred megabytes
-_AHEAD_MAX = 16 << 20  # what may be written and not synced before the client has to wait
+_SINKS_MAX = 64
 DIGEST_BYTES = 16
+T = TypeVar("T")
 
 
 def body_digest(body: bytes) -> bytes:
@@ -23,92 +31,118 @@ def body_digest(body: bytes) -> bytes:
 
 
 class ObjectSink:
-    """A `BodySink` that writes an object. Its route calls `complete` once the body is there."""
+    """A `BodySink` that writes an object. Its route calls `complete` or `take` once the body is there."""
+
+    _open = 0  # how many there are: together they bound what is in memory
 
     def __init__(self, conn: RequestReceiver, objects: LocalObjects, name: str, bytes_max: int, limit: str) -> None:
         self.name = name
+        self.size = 0
         self._conn = conn
         self._bytes_max = bytes_max
         self._limit = limit  # the setting that bounds the body, for the error
         self._digest = blake2b(digest_size=DIGEST_BYTES)
+        self._received: list[bytes] = []
+        self._ahead = 0  # bytes received and not written
+        self._is_full = False
         self._unsynced = 0
-        self._syncing: asyncio.Task[None] | None = None
+        self._storing: asyncio.Task[None] | None = None
         self._failure: OSError | None = None
-        self._is_ours = True  # until `complete` or `abort`
+        self._is_ours = True  # until `complete`, `take` or `abort`
+        if ObjectSink._open >= _SINKS_MAX:
+            raise Unavailable("As many large bodies arrive as the server takes at once. Try again.")
         try:
             self._writer = objects.begin(name)
         except OSError as error:
             raise _refused(error) from None
-
-    @property
-    def size(self) -> int:
-        return self._writer.size
+        ObjectSink._open += 1
 
     @property
     def digest(self) -> bytes:
+        """Of the whole body, once it is complete or taken."""
         return self._digest.digest()
 
+    # -- receiving -----------------------------------------------------------------------------------------
+
     def feed(self, data: bytes) -> bool:
-        if self._writer.size + len(data) > self._bytes_max:
+        self.size += len(data)
+        if self.size > self._bytes_max:
             raise TooLarge(f"The body may have {self._bytes_max} bytes ({self._limit}).", code="body_too_large")
         if self._failure is not None:
             raise _refused(self._failure)
-        try:
-            self._writer.write(data)
-        except OSError as error:
-            raise _refused(error) from None
-        self._digest.update(data)
-        self._unsynced += len(data)
-        if self._unsynced >= _SYNC_EVERY and self._syncing is None:
-            self._syncing = asyncio.create_task(self._sync())
-        return self._unsynced < _AHEAD_MAX
+        self._received.append(data)
+        self._ahead += len(data)
+        if self._ahead >= _SLICE and self._storing is None:
+            self._storing = asyncio.create_task(self._store())
+        self._is_full = self._ahead >= _AHEAD_MAX
+        return not self._is_full
 
-    async def _sync(self) -> None:
-        covered = self._unsynced
+    async def _store(self) -> None:
+        while self._ahead >= _SLICE and self._failure is None:
+            await self._store_received()
+            self._resume()  # a failure is told with the next piece
+        self._storing = None
+
+    def _resume(self) -> None:
+        if self._is_full:
+            self._is_full = False
+            self._conn.resume_body()
+
+    async def _store_received(self) -> None:
+        data = b"".join(self._received)
+        self._received.clear()
         try:
-            await asyncio.to_thread(self._writer.sync)
+            await asyncio.to_thread(self._write, data)
         except OSError as error:
             self._failure = error
-        was_waiting = self._unsynced >= _AHEAD_MAX
-        self._unsynced -= covered
-        self._syncing = None
-        if was_waiting and self._is_ours:
-            self._conn.resume_body()
+        self._ahead -= len(data)
+
+    def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        self._digest.update(data)
+        self._unsynced += len(data)
+        if self._unsynced >= _SYNC_EVERY:
+            self._unsynced = 0
+            self._writer.sync()
+
+    # -- ending --------------------------------------------------------------------------------------------
 
     async def complete(self) -> None:
         """Make the object durable under its name."""
-        self._is_ours = False
-        try:
-            if self._syncing is not None:
-                await self._syncing
-            if self._failure is not None:
-                raise self._failure
-            await asyncio.to_thread(self._writer.finish)
-        except OSError as error:
-            raise _refused(error) from None
-        finally:
-            self._writer.abort()
+        await self._end_with(self._writer.finish)
 
     async def take(self) -> bytes:
         """The body itself, of one that turned out small; there will be no object."""
+        return await self._end_with(self._writer.content)
+
+    async def _end_with(self, last: Callable[[], T]) -> T:
         self._is_ours = False
+        self._resume()  # what comes now is another request
         try:
-            if self._syncing is not None:
-                await self._syncing
-            return await asyncio.to_thread(self._writer.content)
+            if self._storing is not None:
+                await self._storing
+            await self._store_received()
+            if self._failure is not None:
+                raise self._failure
+            return await asyncio.to_thread(last)
         except OSError as error:
             raise _refused(error) from None
         finally:
-            self._writer.abort()
+            self._let_go()
 
     def abort(self) -> None:
         if not self._is_ours:
             return
         self._is_ours = False
-        if self._syncing is None:
-            self._writer.abort()
+        self._resume()
+        if self._storing is None:
+            self._let_go()
         else:  # its thread still uses the descriptor
-            self._syncing.add_done_callback(lambda _: self._writer.abort())
+            self._storing.add_done_callback(lambda _: self._let_go())
+
+    def _let_go(self) -> None:
+        ObjectSink._open -= 1
+        self._writer.abort()
 
 
 def _refused(error: OSError) -> Unavailable:

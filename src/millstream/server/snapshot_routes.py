@@ -99,8 +99,8 @@ class SnapshotRoutes:
             body = await sink.take()
             command = publish_command(request, key, offset, sink.digest, body, len(body), None)
         else:
-            command = publish_command(request, key, offset, sink.digest, b"", sink.size, sink.name)
             await sink.complete()
+            command = publish_command(request, key, offset, sink.digest, b"", sink.size, sink.name)
         answer = await self._submit(command)
         if command.object is not None and not _is_published(answer):
             self._node.objects.delete(command.object)
