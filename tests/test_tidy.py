@@ -36,7 +36,7 @@ MAY_IMPORT = {
 
 # Where a folder is open to another only in part: `millstream doctor` works on files without a server.
 ONLY_PARTS = {
-    ("spark", "storage"): {"segments", "ports"},
+    ("spark", "storage"): {"archive", "files", "objects", "ports", "segments"},
     ("cli", "storage"): {"segments", "ports", "doctor"},
 }
 

@@ -174,6 +174,7 @@ class Rig:
             applied = checkpointer.advance(through)
         self.node.upkeep.applied = applied
         self.node.machine.cut_is_saved()
+        self.node.recent.forget(through)
         for stream in streams:
             self.node.machine.checkpointed(stream, through)
         for bucket in buckets:

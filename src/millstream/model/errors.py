@@ -5,10 +5,12 @@
      │    ├── BadRequest            malformed: header, parameter, body, name
      │    ├── NotFound              no such stream
      │    ├── Gone                  it was here and is not any more: another incarnation, trimmed history
+     │    │    └── PositionGone       a place in the log that the archive does not reach
      │    ├── Conflict              well-formed, but the stream's state says no
      │    │    ├── StreamClosed
      │    │    └── SequenceGap
      │    ├── Fenced                a newer epoch of this producer exists
+     │    ├── NotAcceptable         none of the formats asked for can be had
      │    ├── PreconditionFailed    If-Match names another state
      │    ├── TooLarge              over a documented limit
      │    └── TooMany               over a cap that only the operator can raise
@@ -60,6 +62,14 @@ class Gone(Refused):
         self.key = key  # of the stream whose history was trimmed
 
 
+class PositionGone(Gone):
+    code = "position_gone"
+
+    def __init__(self, message: str, *, earliest_position: str) -> None:
+        super().__init__(message)
+        self.earliest_position = earliest_position  # the earliest that can be asked for
+
+
 class Conflict(Refused):
     code = "conflict"
 
@@ -87,6 +97,10 @@ class Fenced(Refused):
     def __init__(self, message: str, *, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch
+
+
+class NotAcceptable(Refused):
+    code = "not_acceptable"
 
 
 class PreconditionFailed(Refused):

@@ -1,11 +1,11 @@
 """Checkpoints: turn a stretch of the journal into segments and catalog rows.
 
 A checkpoint reads facts back from the journal files, applies them to the catalog's records with the engine's own
-`apply`, writes the messages as blocks of one new segment, and commits records, extents and the position in one
-transaction. It needs nothing from the serving process, so it runs beside it in a process of its own, and the same
-code after a crash continues wherever the catalog says it stopped.
+`apply`, writes the messages as blocks of one new segment and all facts into one new archive object, and commits
+records, extents and the position in one transaction. It needs nothing from the serving process, so it runs beside it in
+a process of its own, and the same code after a crash continues wherever the catalog says it stopped.
 
-Order of safety: segment written and synced -> catalog committed -> journal files trimmed.
+Order of safety: segment and archive object written and synced -> catalog committed -> journal files trimmed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..storage.journal.recovery import read_batches
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+from .archiving import Archiver, Logged
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
 
@@ -48,6 +49,7 @@ class Stretch:
         self.bucket_facts: list[tuple[facts.BucketFact | facts.StreamCreated, int]] = []
         self.reshaped: list[int] = []  # streams that were trimmed or got a snapshot
         self.uploads: dict[int, list[bytes]] = {}
+        self.log: list[Logged] = []  # everything but parts, in order; large bodies are whole
 
     def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
         """Facts up to `applied` are in the catalog; of those only the parts of open uploads matter."""
@@ -63,8 +65,10 @@ class Stretch:
         elif isinstance(fact, facts.StreamCreated):
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
+            self.log.append((fact, sequence, at_ms))
         elif kind is facts.BucketCreated or kind is facts.BucketDeleted or kind is facts.BucketChanged:
             self.bucket_facts.append((fact, at_ms))  # type: ignore[arg-type]
+            self.log.append((fact, sequence, at_ms))
         else:
             self._take_stream_fact(fact, sequence, at_ms)  # type: ignore[arg-type]
 
@@ -77,6 +81,7 @@ class Stretch:
             self.payload_bytes += len(fact.payload)
         if type(fact) is facts.SnapshotPublished or type(fact) is facts.Trimmed:
             self.reshaped.append(fact.stream)
+        self.log.append((fact, sequence, at_ms))
         happened = self.happened.get(fact.stream)
         if happened is None:
             self.happened[fact.stream] = [(fact, sequence, at_ms)]
@@ -102,6 +107,7 @@ class Checkpointer:
         self.objects = LocalObjects(data_dir.objects, files)
         self.objects.prepare(FOLDER)
         self.catalog = CatalogWriter(data_dir.catalog)
+        self._archiver = Archiver(self.catalog, self.objects)
         self._remove_orphans()
 
     @property
@@ -121,7 +127,7 @@ class Checkpointer:
         return self.applied
 
     def trim(self) -> int:
-        """Remove journal files that only hold what the catalog and the segments have."""
+        """Remove journal files that only hold what the catalog, the segments and the archive have."""
         return trim_files(self._data_dir.journal, self._files, self._replay_from() - 1)
 
     def next_segment(self) -> int:
@@ -155,6 +161,7 @@ class Checkpointer:
             gone = [number for number, record in records.items() if record.deleted]
             superseded = self._reshape(stretch, records, gone)
             self._write_segment(stretch, records)
+            self._archiver.archive(stretch.log, records)
             self.catalog.delete_streams([number for number in gone if number not in stretch.created])
             self.catalog.save_streams(record for record in records.values() if not record.deleted)
             self._save_producers(stretch, records)

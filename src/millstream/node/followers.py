@@ -10,9 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
-
-from ..engine.state import Stream
+from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -29,34 +27,40 @@ class Follower(Protocol):
         """Leave."""
 
 
+class Followed(Protocol):
+    """A stream, or a bucket's tail."""
+
+    followers: dict[Any, None] | None
+
+
 class Followers:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._line: deque[Follower] = deque()
-        self._woken: list[Stream] = []
+        self._woken: list[Followed] = []
         self._scheduled = False
         self.count = 0
 
-    def follow(self, stream: Stream, follower: Follower) -> None:
-        if stream.followers is None:
-            stream.followers = {}  # a set that keeps its order: who came first is told first
-        stream.followers[follower] = None
+    def follow(self, followed: Followed, follower: Follower) -> None:
+        if followed.followers is None:
+            followed.followers = {}  # a set that keeps its order: who came first is told first
+        followed.followers[follower] = None
         self.count += 1
 
-    def leave(self, stream: Stream, follower: Follower) -> None:
-        if stream.followers is not None and follower in stream.followers:
-            del stream.followers[follower]
+    def leave(self, followed: Followed, follower: Follower) -> None:
+        if followed.followers is not None and follower in followed.followers:
+            del followed.followers[follower]
             self.count -= 1
 
-    def wake(self, streams: Iterable[Stream]) -> None:
-        self._woken.extend(streams)
+    def wake(self, changed: Iterable[Followed]) -> None:
+        self._woken.extend(changed)
         if self._woken and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        for stream in self._woken:
-            for follower in stream.followers or ():
+        for followed in self._woken:
+            for follower in followed.followers or ():
                 if not follower.queued:
                     follower.queued = True
                     self._line.append(follower)

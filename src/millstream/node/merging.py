@@ -7,6 +7,7 @@ new segment, stream by stream, small neighbours joined.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 
 from ..model.records import Extent
@@ -41,9 +42,12 @@ class Merger:
             self._catalog.empty_segments(chosen)
         return True
 
-    def collect(self) -> list[int]:
-        """Delete the segments that nothing reaches; their numbers."""
+    def collect(self, held: Callable[[], int] = lambda: 0) -> list[int]:
+        """Delete the segments that nothing reaches, but for those below the number that leases hold; their numbers."""
         garbage = self._catalog.unreachable_segments()
+        if garbage:
+            held_below = held()  # asked for after the garbage is known, see `leases`
+            garbage = [segment for segment in garbage if segment >= held_below]
         if garbage:
             for segment in garbage:
                 self._checkpointer.objects.delete(segment_name(segment))

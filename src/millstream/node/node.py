@@ -24,12 +24,16 @@ from ..storage.data_dir import DataDir, lock_directory
 from ..storage.files import Files
 from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
+from .bulk import Bulk
 from .clock import WallClock
 from .expiry import Sweeper
+from .feed import Feed
 from .followers import Followers
+from .leases import LeaseBook
 from .listing import Lister
 from .reader import Reader
-from .recovery import check_agreement, prepare_catalog, replay
+from .recent import RecentFacts
+from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
 from .snapshots import remove_orphans
 from .upkeep import Upkeep, UpkeepLimits
@@ -38,6 +42,7 @@ from .writer import Answer, Batch, Done, Writer, streams_with_followers
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
+_UNKNOWN_SIZE = 1 << 30
 _UNAPPLIED_FACTOR = 5  # checkpoints' worth of facts that may wait before writes are held back
 
 
@@ -55,6 +60,9 @@ class NodeLimits(msgspec.Struct, frozen=True):
     block_bytes: int = 128 << 10
     merge_segments_min: int = 8
     low_space_bytes: int = 256 << 20
+    archive_age_s: float = 86_400.0
+    archive_bytes_max: int = 8 << 30
+    lease_s: float = 300.0
     producers_max: int = 10_000
     ttl_renewal: bool = True
     retention_every_s: float = 60.0
@@ -72,7 +80,7 @@ class Recovered:
     catalog: CatalogReader
     clock: WallClock
     machine: Machine
-    replayed: int
+    replayed: list[Replayed]
     recovery_s: float
 
 
@@ -85,14 +93,19 @@ class Node:
         self.catalog = catalog = recovered.catalog
         self.clock = clock = recovered.clock
         self.machine = recovered.machine
-        self.replayed = recovered.replayed
+        self.replayed = sum(len(batch.changes) for batch in recovered.replayed)
         self.recovery_s = recovered.recovery_s
         self._data_dir = recovered.data_dir
         self._files = recovered.files
         self._lock_fd = recovered.lock_fd
+        self.objects_root = self._data_dir.objects.absolute()
         self.objects = LocalObjects(self._data_dir.objects, self._files)
         self.reader = Reader(self.machine, catalog, self.objects)
         self.followers = Followers()
+        self.recent = RecentFacts(catalog.state("applied") or 0)
+        for batch in recovered.replayed:
+            self.recent.add(*batch, size=_UNKNOWN_SIZE)
+        recovered.replayed.clear()
         self.writer = Writer(
             self.machine,
             journal,
@@ -101,6 +114,9 @@ class Node:
             part_bytes=limits.part_bytes,
             on_committed=self._committed,
         )
+        self.feed = Feed(self.recent, catalog, self.objects, self.writer, self.machine.incarnation)
+        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
+        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.leases)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
@@ -117,6 +133,7 @@ class Node:
         return Upkeep(
             self.machine,
             self.writer,
+            self.recent,
             self.objects,
             UpkeepLimits(
                 limits.checkpoint_bytes,
@@ -126,6 +143,8 @@ class Node:
                 limits.hot_streams_max,
                 limits.block_bytes,
                 limits.merge_segments_min,
+                limits.archive_age_s,
+                limits.archive_bytes_max,
             ),
             data_dir=self._data_dir.root,
             lock_fd=self._lock_fd,
@@ -211,6 +230,7 @@ class Node:
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
+        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, len(batch.buffer))
         if self.machine.hot_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
         if self.followers.count:

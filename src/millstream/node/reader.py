@@ -31,7 +31,8 @@ _EXTENTS_MAX = 2048
 _RECENT_BYTES_MAX = 16 << 20
 _RECENT_CUT_MAX = 64 << 10
 _RECENT_OVERHEAD = 512
-Blob = bytes | bytearray
+_RUN_BYTES_MAX = 4 << 20
+Blob = bytes | memoryview
 
 
 class RecentCuts:
@@ -102,14 +103,16 @@ class Reader:
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)
         blobs: list[Blob] = []
-        for extent in extents:
+        for run in _neighbours(extents):
+            first = run[0]
+            size = run[-1].at + run[-1].size - first.at
             try:
-                blob = self._objects.get_range_cached(segment_name(extent.segment), extent.at, extent.size)
+                joined = self._objects.get_range_cached(segment_name(first.segment), first.at, size)
             except OSError:  # merged away since the catalog was asked, or worse; the slow road finds out
                 return None
-            if blob is None:
+            if joined is None:
                 return None
-            blobs.append(blob)
+            blobs += [joined[extent.at - first.at : extent.at - first.at + extent.size] for extent in run]
         return _assemble_or_log(stream, start, bytes_max, extents, blobs)
 
     async def read(self, stream: Stream, start: int, bytes_max: int) -> Cut:
@@ -219,6 +222,21 @@ class Reader:
         if hot.end - cold.start > bytes_max:
             return cold  # a single message larger than the room: it starts the next read
         return Cut(cold.start, hot.end, cold.pieces + hot.pieces)
+
+
+def _neighbours(extents: Sequence[Extent]) -> list[list[Extent]]:
+    """Blocks that lie behind each other in one segment, together: each run is one read."""
+    runs: list[list[Extent]] = []
+    segment, end, size = -1, -1, 0
+    for extent in extents:
+        if extent.segment == segment and extent.at == end and size + extent.size <= _RUN_BYTES_MAX:
+            runs[-1].append(extent)
+            size += extent.size
+        else:
+            runs.append([extent])
+            segment, size = extent.segment, extent.size
+        end = extent.at + extent.size
+    return runs
 
 
 def check_contiguous(stream: Stream, start: int, end: int, extents: Sequence[Extent]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..engine.machine import Machine
+from typing import NamedTuple
+
+from ..engine.machine import Change, Machine
 from ..engine.state import Stream
 from ..model import facts
 from ..model.errors import CorruptData
@@ -57,24 +59,36 @@ def _catalog_position(data_dir: DataDir) -> tuple[int, int, int]:
         catalog.close()
 
 
-def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: WallClock) -> int:
-    """Apply what the catalog does not have; how many facts that were."""
+class Replayed(NamedTuple):
+    """A batch that the catalog did not have."""
+
+    first_sequence: int
+    at_ms: int
+    changes: list[Change]
+
+
+def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: WallClock) -> list[Replayed]:
+    """Apply what the catalog does not have."""
     applied = catalog.state("applied") or 0
     replay_from = catalog.state("replay_from") or applied + 1
     known: dict[int, Stream] = {}
     machine.next_sequence = applied + 1
     clock.not_before(catalog.state("at_ms") or 0)
-    replayed = 0
+    replayed: list[Replayed] = []
     for batch in journal.batches(replay_from - 1):
         clock.not_before(batch.at_ms)
         sequence = batch.first_sequence
+        changes: list[Change] = []
         for fact in batch.facts:
             if sequence > applied:
                 machine.replay(fact, sequence, batch.at_ms, known)
-                replayed += 1
+                number = sequence if isinstance(fact, facts.StreamCreated) else getattr(fact, "stream", 0)
+                changes.append((known.get(number), fact))
             elif isinstance(fact, facts.PartStored | facts.PartsDropped):
                 machine.apply_upload(fact, sequence)
             elif isinstance(fact, facts.Appended) and fact.upload is not None:
                 machine.uploads.pop(fact.upload, None)
             sequence += 1
+        if changes:
+            replayed.append(Replayed(sequence - len(changes), batch.at_ms, changes))
     return replayed

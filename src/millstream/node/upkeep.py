@@ -16,6 +16,7 @@ from ..engine.machine import Machine
 from ..engine.state import Bucket, Stream
 from ..storage.objects import LocalObjects
 from ..storage.segments.segment import segment_name
+from .recent import RecentFacts
 from .upkeep_process import Assignment, Report, Request
 from .writer import Writer
 
@@ -36,6 +37,8 @@ class UpkeepLimits(msgspec.Struct, frozen=True):
     hot_streams_max: int
     block_bytes: int
     segments_min: int
+    archive_age_s: float
+    archive_bytes_max: int
 
 
 class Upkeep:
@@ -43,6 +46,7 @@ class Upkeep:
         self,
         machine: Machine,
         writer: Writer,
+        recent: RecentFacts,
         objects: LocalObjects,
         limits: UpkeepLimits,
         *,
@@ -53,6 +57,7 @@ class Upkeep:
     ) -> None:
         self._machine = machine
         self._writer = writer
+        self._recent = recent
         self._objects = objects
         self._limits = limits
         self._data_dir = data_dir
@@ -98,6 +103,7 @@ class Upkeep:
         self._cut_at, self.bytes_since_cut, self._oldest_change_s = through, 0, None
         await self._request(through)
         self._machine.cut_is_saved()
+        self._recent.forget(through)
         await self._cool(streams, buckets, through)
         self.checkpoints += 1
 
@@ -189,6 +195,8 @@ class Upkeep:
                 self._limits.block_bytes,
                 self._limits.segments_min,
                 os.getpid(),
+                self._limits.archive_age_s,
+                self._limits.archive_bytes_max,
             )
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,

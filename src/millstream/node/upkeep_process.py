@@ -19,11 +19,15 @@ import msgspec
 from ..model.errors import StorageError
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
+from .archiving import ArchiveKeeper
 from .checkpoint import Checkpointer
+from .clock import WallClock
+from .leases import held_now
 from .merging import Merger
 
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 5
+_IDLE_S = 30.0  # between looks at what may be dropped while nobody writes
 
 
 class Assignment(msgspec.Struct):
@@ -33,6 +37,8 @@ class Assignment(msgspec.Struct):
     block_bytes: int
     segments_min: int
     parent: int
+    archive_age_s: float
+    archive_bytes_max: int
 
 
 class Request(msgspec.Struct):
@@ -64,13 +70,29 @@ def serve(assignment: Assignment) -> None:
     files = Files()
     checkpointer = Checkpointer(DataDir(Path(assignment.data_dir)), files, block_bytes=assignment.block_bytes)
     merger = Merger(checkpointer, segments_min=assignment.segments_min, block_bytes=assignment.block_bytes)
+    keeper = ArchiveKeeper(
+        checkpointer.catalog,
+        checkpointer.objects,
+        merge_min=assignment.segments_min,
+        age_s=assignment.archive_age_s,
+        bytes_max=assignment.archive_bytes_max,
+    )
+    clock = WallClock()
+    folder = Path(assignment.data_dir)
     merge_due = True
     while True:
         if merge_due and not _readable(0):
-            merge_due = merger.step()
-            removed = merger.collect()
-            if merge_due or removed:
-                _report(Report(checkpointer.applied, removed, merged=int(merge_due)))
+            keeper.drop(clock.now_ms())
+            keeper_merged = keeper.merge()
+            keeper.collect(lambda: held_now(folder, clock.now_ms()).archives_below)
+            merged = merger.step()
+            removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
+            if merged or removed:
+                _report(Report(checkpointer.applied, removed, merged=int(merged)))
+            merge_due = merged or keeper_merged
+            continue
+        if not _readable(_IDLE_S):
+            merge_due = True  # what was too young or leased may go by now
             continue
         line = sys.stdin.buffer.readline()
         if not line:

@@ -20,6 +20,8 @@ from ..protocol.http.extension.paths import (
 )
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
+from .bulk_routes import BulkRoutes
+from .feed_routes import FeedRoutes
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .snapshot_routes import SnapshotRoutes
@@ -33,13 +35,16 @@ class BucketRoutes:
         self._node = node
         self._streams = streams
         self._snapshots = SnapshotRoutes(streams)
+        self._feeds = FeedRoutes(streams)
+        self._bulk = BulkRoutes(streams)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
         path = parse_bucketed(request.path)
         if path.stream is None:
             self._serve_bucket(conn, request, path.bucket)
         elif path.stream == LISTING:
-            self._serve_listing(conn, request, path)
+            check_bucket(path.bucket)
+            self._serve_streams(conn, request, path)
         elif path.rest:
             check_stream(path)
             self._snapshots.serve(conn, request, path)
@@ -95,19 +100,41 @@ class BucketRoutes:
         if conn.receipt(answer) is not None:
             conn.respond(204, NO_STORE)
 
-    # -- listings ----------------------------------------------------------------------------------------
+    # -- all streams of a bucket -------------------------------------------------------------------------
 
-    def _serve_listing(self, conn: HttpConnection, request: Request, path: BucketedPath) -> None:
-        if path.rest:
-            raise NotFound("Nothing is here. The listing is /{bucket}/streams.", code="unknown_route")
-        if request.method not in (b"GET", b"HEAD"):
-            _not_allowed(conn, b"GET, HEAD, OPTIONS")
-            return
-        check_bucket(path.bucket)
+    def _serve_streams(self, conn: HttpConnection, request: Request, path: BucketedPath) -> None:
+        match path.rest:
+            case ():
+                if _is_one_of(conn, request, b"GET", b"HEAD"):
+                    self._list(conn, request, path.bucket)
+            case ("feed",):
+                if _is_one_of(conn, request, b"GET"):
+                    self._feeds.serve(conn, request, path.bucket)
+            case ("messages",):
+                if _is_one_of(conn, request, b"GET"):
+                    self._bulk.serve_messages(conn, request, path.bucket)
+            case ("plan",):
+                if _is_one_of(conn, request, b"GET"):
+                    self._bulk.serve_plan(conn, request, path.bucket)
+            case ("leases", lease_id):
+                if _is_one_of(conn, request, b"POST", b"DELETE"):
+                    self._bulk.serve_lease(conn, request, path.bucket, lease_id)
+            case _:
+                raise NotFound("Nothing is here. The listing is /{bucket}/streams.", code="unknown_route")
+
+    def _list(self, conn: HttpConnection, request: Request, bucket: str) -> None:
         query = parse_listing(request.query)
-        self._node.bucket(path.bucket)
-        streams, has_more = self._node.list_streams(path.bucket, query.prefix, query.after, query.limit)
-        conn.respond(200, _JSON + NO_STORE, [listing_body(path.bucket, query, streams, has_more)])
+        self._node.bucket(bucket)
+        streams, has_more = self._node.list_streams(bucket, query.prefix, query.after, query.limit)
+        conn.respond(200, _JSON + NO_STORE, [listing_body(bucket, query, streams, has_more)])
+
+
+def _is_one_of(conn: HttpConnection, request: Request, *methods: bytes) -> bool:
+    """Whether the method is allowed; if not, that is answered."""
+    if request.method in methods:
+        return True
+    _not_allowed(conn, b", ".join((*methods, b"OPTIONS")))
+    return False
 
 
 def _not_allowed(conn: HttpConnection, methods: bytes) -> None:

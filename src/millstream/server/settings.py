@@ -197,6 +197,10 @@ class Settings:
     block_bytes: int = _size(128 * KIB, KIB, 16 * MIB, "payload in one segment block")
     merge_segments_min: int = _count(8, 2, 10_000, "small segments that make a merge worthwhile")
     low_space_bytes: int = _size(256 * MIB, 0, TIB, "free disk space below which writes are refused")
+    # Archive: feeds and bulk reads
+    archive_age_s: float = _seconds(86_400.0, 0.0, 10**9, "how long feeds can go back; older facts leave the archive")
+    archive_bytes_max: int = _size(8 * GIB, 0, 1024 * TIB, "disk space of the archive; the oldest facts leave first")
+    lease_s: float = _seconds(300.0, 1.0, 86_400, "how long a read plan keeps its objects unless it is renewed")
     # Logs
     log_level: str = _choice(("debug", "info", "warning", "error"), "info", "how much is logged")
     log_format: str = _choice(("text", "json"), "text", "how a log line is written")

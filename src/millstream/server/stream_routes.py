@@ -274,7 +274,7 @@ class StreamRoutes:
         pieces = self._body(stream, cut)
         lines += content_lines(stream.content_type)
         if h.ACCEPT_ENCODING in request.headers:
-            encoding = _wanted_encoding(request.headers[h.ACCEPT_ENCODING])
+            encoding = wanted_encoding(request.headers[h.ACCEPT_ENCODING])
             if encoding is not None and cut.end - cut.start >= _COMPRESS_MIN:
                 self.in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
                 return
@@ -293,7 +293,7 @@ class StreamRoutes:
             conn.respond(200, lines, [body])
 
 
-def _wanted_encoding(accepted: bytes) -> bytes | None:
+def wanted_encoding(accepted: bytes) -> bytes | None:
     names = {part.partition(b";")[0].strip().lower(): part.partition(b";")[2] for part in accepted.split(b",")}
     for encoding in (b"zstd", b"gzip"):
         if encoding in names and names[encoding].replace(b" ", b"") not in (

@@ -68,14 +68,12 @@ class Files:
             missing -= len(more)
         return b"".join(pieces)
 
-    def pread_cached(self, fd: int, size: int, at: int) -> bytearray | None:
-        """The bytes if they are in the page cache; None where reading them would wait for the disk."""
-        buffer = bytearray(size)
+    def pread_cached(self, fd: int, buffer: memoryview, at: int) -> bool:
+        """Fill the buffer if its bytes are in the page cache; False where that would wait for the disk."""
         try:
-            read = os.preadv(fd, [buffer], at, os.RWF_NOWAIT)
+            return os.preadv(fd, [buffer], at, os.RWF_NOWAIT) == len(buffer)
         except OSError:  # not cached, or not offered by the file system; `pread` will tell which
-            return None
-        return buffer if read == size else None
+            return False
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

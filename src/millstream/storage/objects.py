@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..model.errors import CorruptData
+from .buffers import BufferPool
 from .files import Files
 
 _OPEN_FILES_MAX = 256
@@ -20,6 +21,7 @@ class LocalObjects:
     def __init__(self, root: Path, files: Files) -> None:
         self._root = root
         self._files = files
+        self._buffers = BufferPool()
         self._open: OrderedDict[str, int] = OrderedDict()  # most recently used last
 
     def prepare(self, folder: str) -> None:
@@ -56,9 +58,12 @@ class LocalObjects:
             raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
         return data
 
-    def get_range_cached(self, name: str, at: int, size: int) -> bytearray | None:
-        """The range if it can be had without waiting for the disk. For one thread only."""
-        return self._files.pread_cached(self._descriptor(name), size, at)
+    def get_range_cached(self, name: str, at: int, size: int) -> memoryview | None:
+        """The range if it can be had without waiting for the disk. For one thread only.
+
+        Its buffer is used again once nobody holds the view or a part of it."""
+        buffer = self._buffers.take(size)
+        return buffer if self._files.pread_cached(self._descriptor(name), buffer, at) else None
 
     def open(self, name: str) -> OpenObject:
         """Read an object piece by piece; it stays readable even if it is deleted meanwhile."""

@@ -13,10 +13,12 @@ STATUS: dict[type[e.MillstreamError], int] = {
     e.BadRequest: 400,
     e.Fenced: 403,
     e.NotFound: 404,
+    e.NotAcceptable: 406,
     e.Conflict: 409,
     e.StreamClosed: 409,
     e.SequenceGap: 409,
     e.Gone: 410,
+    e.PositionGone: 410,
     e.PreconditionFailed: 412,
     e.TooLarge: 413,
     e.TooMany: 429,
@@ -39,6 +41,7 @@ REASONS: dict[int, bytes] = {
     403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    406: b"Not Acceptable",
     408: b"Request Timeout",
     409: b"Conflict",
     410: b"Gone",
@@ -75,6 +78,8 @@ def error_lines(error: e.MillstreamError) -> bytes:
         )
     if isinstance(error, e.Fenced):
         return b"Producer-Epoch: %d\r\n" % error.epoch
+    if isinstance(error, e.PositionGone):
+        return b"Stream-Earliest-Position: %b\r\n" % error.earliest_position.encode()
     if isinstance(error, e.Gone) and error.earliest is not None:
         lines = b"Stream-Earliest-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (error.earliest, error.earliest)
         return lines if error.key is None else lines + _bootstrap_link(error.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+ACCEPT = b"accept"
 ACCEPT_ENCODING = b"accept-encoding"
 CONTENT_LENGTH = b"content-length"
 CONTENT_TYPE = b"content-type"
@@ -44,6 +45,7 @@ ALLOWED_BY_CORS = (
 )
 EXPOSED_BY_CORS = (
     b"etag, location, producer-epoch, producer-expected-seq, producer-received-seq, producer-seq, retry-after, "
-    b"stream-closed, stream-cursor, stream-earliest-offset, stream-expires-at, stream-id, stream-next-offset, "
+    b"stream-closed, stream-cursor, stream-earliest-offset, stream-earliest-position, stream-expires-at, stream-id, "
+    b"stream-next-offset, stream-next-position, "
     b"stream-snapshot-offset, stream-sse-data-encoding, stream-ttl, stream-up-to-date, link"
 )

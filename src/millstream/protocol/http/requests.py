@@ -152,8 +152,8 @@ def _parse_query(query: bytes) -> ReadQuery:
         offset is not None,
         live,
         _cursor(values.get("cursor", values.get("stream-cursor"))),
-        _bounded(values, "timeout_ms", 0),
-        _bounded(values, "max_bytes", 1),
+        bounded(values, "timeout_ms", 0),
+        bounded(values, "max_bytes", 1),
         values.get("stream-id"),
         None if timestamp is None else _moment(timestamp),
     )
@@ -173,7 +173,7 @@ def parameters(query: bytes) -> dict[str, str]:
 
 _SINGLE_PARAMETERS = frozenset(
     {"offset", "live", "cursor", "stream-cursor", "timeout_ms", "max_bytes", "stream-id", "timestamp"}
-    | {"prefix", "after", "limit", "trim"}
+    | {"prefix", "after", "limit", "trim", "until", "data", "max_messages"}
 )
 
 
@@ -186,11 +186,15 @@ def _unquoted(raw: bytes) -> str:
         raise BadRequest("The query is not UTF-8 once percent-decoded.", code="bad_query") from None
 
 
-def _moment(text: str) -> int:
-    """Milliseconds since 1970, from just those or from an RFC 3339 time."""
+def moment_of(text: str) -> int | None:
+    """Milliseconds since 1970, from just those or from an RFC 3339 time; None if it is neither."""
     if text.isascii() and text.isdigit() and len(text) <= 15:
         return int(text)
-    moment = _parse_rfc3339(text)
+    return _parse_rfc3339(text)
+
+
+def _moment(text: str) -> int:
+    moment = moment_of(text)
     if moment is None:
         raise BadRequest(
             "timestamp must be milliseconds since 1970, or an RFC 3339 time such as 2030-01-31T12:00:00Z "
@@ -207,7 +211,7 @@ def _cursor(text: str | None) -> int | None:
     return int(text)
 
 
-def _bounded(values: dict[str, str], name: str, least: int) -> int | None:
+def bounded(values: dict[str, str], name: str, least: int) -> int | None:
     text = values.get(name)
     if text is None:
         return None

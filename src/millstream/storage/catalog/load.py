@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from ...model.records import BucketRecord, Extent, StreamRecord
+from .archives import ArchiveShelf
 from .schema import connect
 
 _streams = msgspec.msgpack.Decoder(StreamRecord)
@@ -20,6 +23,7 @@ class CatalogReader:
         self._connection = connect(path, read_only=True)
         self._connection.execute("PRAGMA cache_size = -16384")
         self._execute = self._connection.execute
+        self.archives = ArchiveShelf(self._connection)
 
     def stream(self, key: str) -> StreamRecord | None:
         row = self._execute("SELECT record FROM streams WHERE key = ?", (key,)).fetchone()
@@ -82,6 +86,28 @@ class CatalogReader:
             (before_ms, *after, limit),
         )
         return rows.fetchall()
+
+    @contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Every look-up inside sees the same state."""
+        self._execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._execute("COMMIT")
+
+    def blocks_behind(self, first: str, before: str, after: int, through: int) -> Iterator[tuple[bytes, Extent | None]]:
+        """Streams by key that existed at `through`, each record with each block that holds something behind `after`;
+        with None if there is no such block."""
+        rows = self._execute(
+            "SELECT s.record, e.stream, e.first_offset, e.next_offset, e.segment, e.at, e.size, e.messages,"
+            " e.last_sequence, e.last_ms FROM streams s LEFT JOIN extents e ON e.stream = s.number"
+            " AND e.last_sequence > ?3 WHERE s.key >= ?1 AND s.key < ?2 AND s.number <= ?4"
+            " ORDER BY s.key, e.first_offset",
+            (first, before, after, through),
+        )
+        for record, *extent in rows:
+            yield record, None if extent[0] is None else Extent(*extent)
 
     def has_tables(self) -> bool:
         return bool(self._execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone())

@@ -11,6 +11,7 @@ import msgspec
 from ...model.errors import UnknownFormat
 from ...model.facts import Producer
 from ...model.records import BucketRecord, Extent, StreamRecord
+from .archives import ArchiveLedger
 from .schema import VERSION, connect, create_tables
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,6 +41,7 @@ class CatalogWriter:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA cache_size = -16384")
         create_tables(self._connection)
+        self.archives = ArchiveLedger(self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

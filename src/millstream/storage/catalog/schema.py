@@ -13,7 +13,7 @@ VERSION = 1
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS state (
-    name TEXT PRIMARY KEY,       -- incarnation, applied, at_ms, replay_from, next_segment
+    name TEXT PRIMARY KEY,       -- incarnation, applied, at_ms, replay_from, next_segment, and the archive's
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
@@ -63,6 +63,36 @@ CREATE TABLE IF NOT EXISTS segments (
     block_bytes INTEGER NOT NULL,
     live_bytes INTEGER NOT NULL  -- of blocks that some extent reaches
 );
+
+CREATE TABLE IF NOT EXISTS archives (
+    archive INTEGER PRIMARY KEY,
+    bytes INTEGER NOT NULL,
+    first_sequence INTEGER NOT NULL,
+    last_sequence INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS archive_chunks (
+    bucket TEXT NOT NULL,
+    last_sequence INTEGER NOT NULL,
+    first_sequence INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL,
+    archive INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    row_count INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,      -- of payload
+    PRIMARY KEY (bucket, last_sequence)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS archive_chunks_by_archive ON archive_chunks (archive);
+
+CREATE TABLE IF NOT EXISTS losses (
+    stream INTEGER PRIMARY KEY,
+    bucket TEXT NOT NULL,
+    sequence INTEGER NOT NULL,   -- of the fact by which it lost messages that the archive still holds
+    earliest INTEGER             -- the first offset it has kept; NULL: the stream is gone
+);
+CREATE INDEX IF NOT EXISTS losses_by_bucket ON losses (bucket, sequence);
 """
 
 

@@ -84,6 +84,8 @@ def message_digest(offset: int, payload: bytes | memoryview) -> int:
 
 def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes]:
     """The block's bytes, in pieces."""
+    if len(columns.payloads) == 1:
+        return _encode_message(stream, first_offset, *columns)
     payloads, times, ids, id_seqs, sequences = columns
     base_ms, base_sequence = times[0], sequences[0]
     ids_are_times = ids == times
@@ -101,6 +103,25 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
     checked = _CHECKED.pack(
         _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
         len(payloads), len(body), len(payload), base_ms, base_id, base_sequence, _digest(first_offset, payloads),
+    )  # fmt: skip
+    crc = crc32(payload, crc32(body, crc32(checked)))
+    return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
+
+
+def _encode_message(
+    stream: int, offset: int, payloads: list[bytes], times: list[int], ids: list[int], id_seqs: list[int],
+    sequences: list[int],
+) -> list[bytes]:  # fmt: skip
+    """`encode_block` for a single message: with many quiet streams most blocks are that."""
+    payload, at_ms, id_ms, id_seq = payloads[0], times[0], ids[0], id_seqs[0]
+    length = len(payload)
+    length_width, lengths = _column([length], length)
+    seq_width, seqs = _column(id_seqs, id_seq) if id_seq else (0, b"")
+    body = lengths + seqs
+    checked = _CHECKED.pack(
+        _IDS_ARE_TIMES if id_ms == at_ms else 0, bytes((length_width, 0, 0, seq_width, 0)), 0, stream, offset, 1,
+        len(body), length, at_ms, id_ms, sequences[0],
+        blake2b(payload, digest_size=16, salt=_SALT.pack(offset, length)).digest(),
     )  # fmt: skip
     crc = crc32(payload, crc32(body, crc32(checked)))
     return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]

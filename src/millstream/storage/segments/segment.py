@@ -81,7 +81,7 @@ class SegmentBuilder:
         """Write the object durably; its size."""
         index = msgspec.msgpack.encode([_row(extent) for extent in self.extents])
         trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
-        return store.put(segment_name(self.segment), _gathered([*self._pieces, index, trailer]))
+        return store.put(segment_name(self.segment), gathered([*self._pieces, index, trailer]))
 
     def _add_block(self, stream: int, first_offset: int, columns: Columns) -> None:
         head, payload = encode_block(abs(stream), first_offset, columns)
@@ -127,7 +127,7 @@ def _row(extent: Extent) -> _Row:
     )
 
 
-def _gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
+def gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
     """Small pieces joined into writes of about a megabyte: a segment may hold a hundred thousand tiny blocks."""
     batch: list[bytes | bytearray | memoryview] = []
     size = 0

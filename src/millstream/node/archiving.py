@@ -1,0 +1,222 @@
+"""Keeping the archive: each checkpoint adds an object, small neighbours are merged, old ones are dropped.
+
+All of it happens in the upkeep process. An object is written and synced before the catalog names it, and deleted after
+the catalog has forgotten it; what the catalog does not name is garbage unless a read lease holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from ..model import facts
+from ..model.facts import Fact
+from ..model.names import split_key
+from ..model.records import StreamRecord
+from ..storage.archive.chunk import ArchivedFact, ChunkStream
+from ..storage.archive.object import (
+    FOLDER,
+    ArchiveBuilder,
+    ChunkRow,
+    archive_name,
+    archive_number,
+    read_chunk,
+)
+from ..storage.catalog import CatalogWriter
+from ..storage.catalog.archives import ArchivedChunk, ArchiveUse, Loss
+from ..storage.objects import LocalObjects
+
+_MERGED_BYTES_MAX = 64 << 20
+_MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
+_TIER_FACTOR = 4
+_TIER_BYTES = 64 << 10
+
+# A fact with its sequence and its time, in the order of the journal.
+Logged = tuple[Fact, int, int]
+
+
+class Archiver:
+    """Writes what checkpoints have read. The caller's transaction makes it final."""
+
+    def __init__(self, catalog: CatalogWriter, objects: LocalObjects) -> None:
+        self._catalog = catalog
+        self._objects = objects
+        objects.prepare(FOLDER)
+        self._remove_orphans()
+        if catalog.state("archive_from", 0) == 0:
+            # A directory from before there was an archive has one from here on.
+            with catalog.transaction():
+                catalog.set_state("archive_from", catalog.state("applied", 0) + 1)
+                catalog.set_state("archive_from_ms", catalog.state("at_ms", -1))
+
+    def archive(self, log: Sequence[Logged], records: Mapping[int, StreamRecord]) -> None:
+        """Store a stretch of the journal. `records` are its streams as they are after it."""
+        buckets = by_bucket(log, records)
+        if not buckets:
+            return
+        builder = ArchiveBuilder(next_archive(self._catalog))
+        size = builder.write(self._objects, ((name, *content) for name, content in sorted(buckets.items())))
+        add_to_catalog(self._catalog, builder, size)
+        self._catalog.archives.add_losses(losses_in(log, records))
+
+    def _remove_orphans(self) -> None:
+        """A crash before the commit leaves an object whose number will be given again."""
+        unused = self._catalog.state("next_archive", 1)
+        for name, _ in self._objects.list(FOLDER):
+            if archive_number(name) >= unused:
+                self._objects.delete(name)
+
+
+def next_archive(catalog: CatalogWriter) -> int:
+    """A number no archive object has had; the caller's transaction makes it final."""
+    number = catalog.state("next_archive", 1)
+    catalog.set_state("next_archive", number + 1)
+    return number
+
+
+def add_to_catalog(catalog: CatalogWriter, builder: ArchiveBuilder, size: int) -> None:
+    chunks = [chunk_at(builder.archive, row) for row in builder.rows]
+    first, last = min(row.first_sequence for row in chunks), max(row.last_sequence for row in chunks)
+    catalog.archives.add(ArchiveUse(builder.archive, size, first, last, max(row.last_ms for row in chunks)), chunks)
+
+
+def chunk_at(archive: int, row: ChunkRow) -> ArchivedChunk:
+    place = (archive, row.at, row.size)
+    return ArchivedChunk(row.bucket, row.last_sequence, row.first_sequence, row.last_ms, *place, row.rows, row.bytes)
+
+
+def by_bucket(
+    log: Iterable[Logged], records: Mapping[int, StreamRecord]
+) -> dict[str, tuple[list[ArchivedFact], dict[int, ChunkStream]]]:
+    """The facts of each bucket in commit order, and the names of the streams they are about."""
+    buckets: dict[str, tuple[list[ArchivedFact], dict[int, ChunkStream]]] = {}
+    places: dict[int, list[ArchivedFact]] = {}  # of the bucket that a stream is in
+    for fact, sequence, at_ms in log:
+        if isinstance(fact, facts.BucketFact):
+            happened = buckets.setdefault(fact.bucket, ([], {}))[0]
+            happened.append(ArchivedFact(sequence, at_ms, 0, fact))
+            continue
+        number: int = sequence if type(fact) is facts.StreamCreated else fact.stream  # type: ignore[union-attr]
+        record = records[number]
+        place = places.get(number)
+        if place is None:
+            bucket, name = split_key(record.key)
+            place, names = buckets.setdefault(bucket, ([], {}))
+            names[number] = ChunkStream(number, name, record.content_type)
+            places[number] = place
+        place.append(ArchivedFact(sequence, at_ms, _tail_behind(fact, record), fact))
+    return buckets
+
+
+def _tail_behind(fact: Fact, record: StreamRecord) -> int:
+    if type(fact) is facts.Appended:
+        return fact.offset + facts.size_of(fact)
+    return 0 if type(fact) is facts.StreamCreated else record.tail
+
+
+def losses_in(log: Iterable[Logged], records: Mapping[int, StreamRecord]) -> Iterator[Loss]:
+    """Which streams have lost messages, and what they have kept."""
+    for fact, sequence, _ in log:
+        if loses(fact):
+            record = records[fact.stream]  # type: ignore[union-attr]
+            kept = None if record.deleted else record.earliest
+            yield Loss(record.number, split_key(record.key)[0], sequence, kept)
+
+
+def loses(fact: Fact) -> bool:
+    """Whether a fact takes messages away."""
+    if isinstance(fact, facts.SnapshotPublished):
+        return fact.trims
+    return isinstance(fact, facts.StreamDeleted | facts.StreamExpired | facts.Trimmed)
+
+
+class ArchiveKeeper:
+    """Merges small objects and drops old ones."""
+
+    def __init__(
+        self, catalog: CatalogWriter, objects: LocalObjects, *, merge_min: int, age_s: float, bytes_max: int
+    ) -> None:
+        self._catalog = catalog
+        self._objects = objects
+        self._merge_min = merge_min
+        self._age_ms = int(age_s * 1000)
+        self._bytes_max = bytes_max
+
+    def merge(self) -> bool:
+        """One merge, if one is due; whether there was one."""
+        chosen = choose(self._catalog.archives.all(), self._merge_min)
+        if not chosen:
+            return False
+        chunks = self._catalog.archives.chunks_of(chosen)
+        with self._catalog.transaction():
+            builder = ArchiveBuilder(next_archive(self._catalog))
+            size = builder.write(self._objects, self._rewritten(chunks))
+            self._catalog.archives.remove(chosen)
+            add_to_catalog(self._catalog, builder, size)
+        return True
+
+    def drop(self, now_ms: int) -> bool:
+        """Let the oldest go where they are too old, or too much in all; whether any went."""
+        archives = self._catalog.archives.all()
+        total = sum(use.bytes for use in archives)
+        dropped: list[ArchiveUse] = []
+        for use in archives:
+            if use.last_ms >= now_ms - self._age_ms and total <= self._bytes_max:
+                break
+            dropped.append(use)
+            total -= use.bytes
+        if not dropped:
+            return False
+        begins = dropped[-1].last_sequence + 1
+        with self._catalog.transaction():
+            self._catalog.archives.remove([use.archive for use in dropped])
+            self._catalog.archives.forget_losses(begins)
+            self._catalog.set_state("archive_from", begins)
+            self._catalog.set_state("archive_from_ms", dropped[-1].last_ms)
+        return True
+
+    def collect(self, held: Callable[[], int] = lambda: 0) -> int:
+        """Delete what the catalog does not name, but for objects that leases hold; how many that were."""
+        known = {use.archive for use in self._catalog.archives.all()}
+        garbage = {archive_number(name) for name, _ in self._objects.list(FOLDER)} - known
+        if garbage:
+            held_below = held()  # asked for after the garbage is known, see `leases`
+            garbage = {number for number in garbage if number >= held_below}
+        for number in sorted(garbage):
+            self._objects.delete(archive_name(number))
+        return len(garbage)
+
+    def _rewritten(
+        self, chunks: list[ArchivedChunk]
+    ) -> Iterator[tuple[str, Iterator[ArchivedFact], dict[int, ChunkStream]]]:
+        for bucket, of_bucket in groupby(chunks, key=lambda chunk: chunk.bucket):
+            names: dict[int, ChunkStream] = {}
+            yield bucket, self._facts_of(list(of_bucket), names), names
+
+    def _facts_of(self, chunks: list[ArchivedChunk], names: dict[int, ChunkStream]) -> Iterator[ArchivedFact]:
+        """The facts of chunks, read one chunk at a time; `names` knows their streams by then."""
+        for place in chunks:
+            chunk = read_chunk(self._objects, place.archive, place.at, place.size)
+            names.update((stream.number, stream) for stream in chunk.names()[1])
+            yield from chunk.whole_facts()
+
+
+def choose(archives: Sequence[ArchiveUse], merge_min: int) -> list[int]:
+    """Which objects to merge now: neighbours of one size, of which there have come to be many."""
+    for _, alike in groupby(archives, key=lambda use: _tier(use.bytes)):
+        run: list[ArchiveUse] = []
+        for use in alike:
+            if use.bytes >= _MERGE_BELOW or sum(other.bytes for other in run) + use.bytes > _MERGED_BYTES_MAX:
+                break
+            run.append(use)
+        if len(run) >= merge_min:
+            return [use.archive for use in run]
+    return []
+
+
+def _tier(size: int) -> int:
+    tier = 0
+    while size > _TIER_BYTES:
+        size //= _TIER_FACTOR
+        tier += 1
+    return tier

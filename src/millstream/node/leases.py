@@ -1,0 +1,118 @@
+"""Read leases: who reads objects by their names keeps them from being deleted meanwhile.
+
+A lease holds everything that existed when it was settled, not single objects: two numbers in place of a list. The book
+is a small file, because the upkeep process must know of leases before it deletes, and because they outlive a restart.
+
+Order of safety: a lease holds everything at first; then the catalog is read; then the lease is settled to what that
+reading can have found. The upkeep process decides what is garbage before it looks for leases. Whichever comes first, an
+object that the reader has found is held.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ..model.errors import NotFound, TooMany
+
+FILE = "leases.json"
+LEASES_MAX = 1000
+_EVERYTHING = 1 << 62
+
+
+class Lease(msgspec.Struct, frozen=True):
+    id: str
+    expires_at_ms: int
+    segments_below: int = _EVERYTHING  # numbers of the objects that are held
+    archives_below: int = _EVERYTHING
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What no one may delete now: objects with lower numbers than these."""
+
+    segments_below: int = 0
+    archives_below: int = 0
+
+
+class LeaseBook:
+    """The server's side."""
+
+    def __init__(self, folder: Path, *, lease_s: float, now_ms: Callable[[], int]) -> None:
+        self._path = folder / FILE
+        self._lease_ms = int(lease_s * 1000)
+        self._now_ms = now_ms
+        self._leases = {lease.id: lease for lease in _read(self._path)}
+
+    def take(self) -> Lease:
+        self._forget_expired()
+        if len(self._leases) >= LEASES_MAX:
+            raise TooMany(
+                f"There are {LEASES_MAX} read leases. Give back those you no longer need, or wait.",
+                code="too_many_leases",
+            )
+        return self._put(Lease(secrets.token_hex(8), self._now_ms() + self._lease_ms))
+
+    def settle(self, lease: Lease, segments_below: int, archives_below: int) -> Lease:
+        """What was found lies in objects below these numbers."""
+        return self._put(msgspec.structs.replace(lease, segments_below=segments_below, archives_below=archives_below))
+
+    def renew(self, lease_id: str) -> Lease:
+        self._forget_expired()
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            raise NotFound("There is no such lease, or it has expired. Ask for a new plan.", code="lease_not_found")
+        return self.keep(lease)
+
+    def keep(self, lease: Lease) -> Lease:
+        """Renew a lease that one holds oneself, late as it may be."""
+        return self._put(msgspec.structs.replace(lease, expires_at_ms=self._now_ms() + self._lease_ms))
+
+    def drop(self, lease: Lease) -> None:
+        """Give back a lease that may have expired meanwhile."""
+        if self._leases.pop(lease.id, None) is not None:
+            self._write()
+
+    def give_back(self, lease_id: str) -> None:
+        if self._leases.pop(lease_id, None) is None:
+            raise NotFound("There is no such lease, or it has expired.", code="lease_not_found")
+        self._write()
+
+    @property
+    def count(self) -> int:
+        return len(self._leases)
+
+    def _put(self, lease: Lease) -> Lease:
+        self._leases[lease.id] = lease
+        self._write()
+        return lease
+
+    def _forget_expired(self) -> None:
+        now = self._now_ms()
+        for lease in list(self._leases.values()):
+            if lease.expires_at_ms <= now:
+                del self._leases[lease.id]
+
+    def _write(self) -> None:
+        temporary = self._path.with_name(f".tmp-{FILE}")
+        temporary.write_bytes(msgspec.json.encode(list(self._leases.values())))
+        os.replace(temporary, self._path)
+
+
+def held_now(folder: Path, now_ms: int) -> Held:
+    """The upkeep process' side: what living leases hold."""
+    leases = [lease for lease in _read(folder / FILE) if lease.expires_at_ms > now_ms]
+    return Held(
+        max((lease.segments_below for lease in leases), default=0),
+        max((lease.archives_below for lease in leases), default=0),
+    )
+
+
+def _read(path: Path) -> list[Lease]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Lease])
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,232 @@
+"""Bulk reads, read plans and their leases."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Protocol
+from urllib.parse import quote
+
+import zstandard
+
+from ..model.errors import NotAcceptable
+from ..node.bulk import Bounds, HotRange, Plan, SegmentRange
+from ..node.leases import Lease
+from ..protocol.http import headers as h
+from ..protocol.http.extension.bulk import (
+    ARROW,
+    NDJSON,
+    BulkQuery,
+    LeaseBody,
+    PlanBody,
+    json_body,
+    lease_url,
+    ndjson,
+    parse_bulk,
+    row_body,
+    wanted_format,
+)
+from ..protocol.http.extension.positions import Place
+from ..protocol.http.requests import Request
+from ..protocol.http.responses import NO_STORE, SANDBOX
+from ..storage.archive.rows import Row, Rows, Selection, selected
+from .http_connection import HttpConnection
+from .stream_routes import StreamRoutes, wanted_encoding
+from .streamed import StreamedAnswer
+
+_JSON = b"Content-Type: application/json\r\n"
+
+
+class RowWriter(Protocol):
+    """Rows as the bytes of one format."""
+
+    start: bytes
+    end: bytes
+
+    def batch(self, rows: Rows, selection: Selection) -> bytes: ...
+    def single(self, rows: list[Row]) -> bytes: ...
+
+
+class Packer(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
+class BulkRoutes:
+    def __init__(self, streams: StreamRoutes) -> None:
+        self._node = streams.node
+        self._bulk = streams.node.bulk
+        self._in_background = streams.in_background
+        self._lease_ms = int(streams.settings.lease_s * 1000)
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def serve_messages(self, conn: HttpConnection, request: Request, bucket: str) -> None:
+        query = parse_bulk(request.query)
+        writer = self._writer(wanted_format(request.headers.get(h.ACCEPT)), bucket)
+        self._node.bucket(bucket)
+        encoding = wanted_encoding(request.headers.get(h.ACCEPT_ENCODING, b""))
+        self._in_background(conn, self._messages(conn, bucket, query, writer, encoding))
+
+    def _writer(self, kind: str, bucket: str) -> RowWriter:
+        incarnation = self._node.machine.incarnation
+        if kind == NDJSON:
+            return _NdjsonRows(bucket, incarnation)
+        try:
+            from .arrow_rows import ArrowRows  # pyarrow is an extra, and takes a moment to load
+        except ImportError:
+            raise NotAcceptable(
+                f"This server has no pyarrow and cannot write Arrow. Install millstream[arrow], or ask for {NDJSON}.",
+                code="arrow_missing",
+            ) from None
+        return ArrowRows(bucket, incarnation)
+
+    async def _messages(
+        self, conn: HttpConnection, bucket: str, query: BulkQuery, writer: RowWriter, encoding: bytes | None
+    ) -> None:
+        after, until = await self._range(bucket, query)
+        plan = await self._bulk.plan(bucket, query.prefix, after, until)
+        lines = b"Content-Type: %b\r\n" % (NDJSON if isinstance(writer, _NdjsonRows) else ARROW).encode()
+        lines += b"Stream-Next-Position: %b\r\n" % self._node.feed.token(plan.until).encode()
+        if plan.up_to_date:
+            lines += b"Stream-Up-To-Date: true\r\n"
+        pieces = self._pieces(plan, writer)
+        if encoding is not None:
+            lines += b"Content-Encoding: %b\r\n" % encoding
+            pieces = _compressed(pieces, encoding)
+        try:
+            await StreamedAnswer(conn, lines + NO_STORE + SANDBOX, pieces).send()
+        finally:
+            self._bulk.leases.drop(plan.lease)
+
+    async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncIterator[bytes]:
+        """The rows of a plan, a portion at a time; the next one is made, in a thread, while this one is sent."""
+        portions = self._portions(plan, writer)
+        loop = asyncio.get_running_loop()
+        renewed_ms = self._node.clock.now_ms()
+        making = _made_ahead(loop, portions)
+        while (piece := await making) is not None:
+            making = _made_ahead(loop, portions)
+            yield piece
+            now_ms = self._node.clock.now_ms()
+            if now_ms - renewed_ms > self._lease_ms // 3:
+                self._bulk.leases.keep(plan.lease)
+                renewed_ms = now_ms
+
+    def _portions(self, plan: Plan, writer: RowWriter) -> Iterator[bytes]:
+        yield writer.start
+        if plan.rows:
+            yield writer.single(plan.rows)
+        for range_ in plan.ranges:
+            for rows, selection in self._bulk.rows(plan, range_):
+                yield writer.batch(rows, selection)
+        yield writer.end
+
+    async def _range(self, bucket: str, query: BulkQuery) -> tuple[int, int]:
+        now = self._node.feed.now  # first of all: what is committed while we look is not part of it
+        after = await self._sequence(bucket, query.after, now)
+        until = await self._sequence(bucket, query.until, now)
+        return after, until
+
+    async def _sequence(self, bucket: str, place: Place, now: int) -> int:
+        feed = self._node.feed
+        if place.is_now:
+            return now
+        if place.since_ms is not None:
+            return min(await feed.sequence_before(bucket, place.since_ms), now)
+        return 0 if place.position is None else feed.sequence_of(place.position)
+
+    # -- plans -------------------------------------------------------------------------------------------
+
+    def serve_plan(self, conn: HttpConnection, request: Request, bucket: str) -> None:
+        query = parse_bulk(request.query)
+        self._node.bucket(bucket)
+        self._in_background(conn, self._plan(conn, bucket, query))
+
+    async def _plan(self, conn: HttpConnection, bucket: str, query: BulkQuery) -> None:
+        after, until = await self._range(bucket, query)
+        plan = await self._bulk.plan(bucket, query.prefix, after, until, Bounds(query.max_bytes, query.max_messages))
+        if conn.request is None:
+            self._bulk.leases.drop(plan.lease)
+            return
+        token = self._node.feed.token
+        lines = b"Stream-Next-Position: %b\r\n" % token(plan.until).encode()
+        if plan.up_to_date:
+            lines += b"Stream-Up-To-Date: true\r\n"
+        conn.respond(200, lines + _JSON + NO_STORE, [json_body(self._plan_body(plan))])
+
+    def _plan_body(self, plan: Plan) -> PlanBody:
+        token, incarnation = self._node.feed.token, self._node.machine.incarnation
+        ranges: list[dict[str, object]] = []
+        for range_ in plan.ranges:
+            if isinstance(range_, HotRange):
+                ranges.append({"kind": "hot", "after": token(range_.after), "until": token(range_.until)})
+            else:
+                kind = "segment" if isinstance(range_, SegmentRange) else "archive"
+                ranges.append({"kind": kind, **range_._asdict()})
+        return PlanBody(
+            plan.bucket,
+            plan.prefix,
+            token(plan.after),
+            token(plan.until),
+            plan.up_to_date,
+            f"{incarnation:016x}",
+            sum(range_.messages for range_ in plan.ranges),
+            sum(range_.bytes for range_ in plan.ranges),
+            _lease_body(plan.bucket, plan.lease),
+            {"kind": "fs", "root": str(self._node.objects_root)},
+            [{"number": s.number, "stream": s.name, "content_type": s.content_type} for s in plan.streams.values()],
+            [{"number": number, "earliest": earliest} for number, earliest in plan.gone.items()],
+            [row_body(plan.bucket, incarnation, row) for row in plan.rows],
+            ranges,
+        )
+
+    def serve_lease(self, conn: HttpConnection, request: Request, bucket: str, lease_id: str) -> None:
+        if request.method == b"POST":
+            lease = self._bulk.leases.renew(lease_id)
+            conn.respond(200, _JSON + NO_STORE, [json_body(_lease_body(bucket, lease))])
+        else:
+            self._bulk.leases.give_back(lease_id)
+            conn.respond(204, NO_STORE)
+
+
+def _lease_body(bucket: str, lease: Lease) -> LeaseBody:
+    return LeaseBody(lease.id, lease.expires_at_ms, lease_url(quote(bucket, safe=""), lease.id))
+
+
+class _NdjsonRows:
+    start = b""
+    end = b""
+
+    def __init__(self, bucket: str, incarnation: int) -> None:
+        self._bucket = bucket
+        self._incarnation = incarnation
+
+    def batch(self, rows: Rows, selection: Selection) -> bytes:
+        return ndjson(row_body(self._bucket, self._incarnation, row) for row in selected(rows, selection))
+
+    def single(self, rows: list[Row]) -> bytes:
+        return ndjson(row_body(self._bucket, self._incarnation, row) for row in rows)
+
+
+def _made_ahead(loop: asyncio.AbstractEventLoop, portions: Iterator[bytes]) -> asyncio.Future[bytes | None]:
+    making = loop.run_in_executor(None, next, portions, None)
+    making.add_done_callback(lambda made: made.cancelled() or made.exception())  # the reader may have left meanwhile
+    return making
+
+
+async def _compressed(pieces: AsyncIterator[bytes], encoding: bytes) -> AsyncIterator[bytes]:
+    """In one frame over all pieces."""
+    packer = _packer(encoding)
+    async for piece in pieces:
+        packed = await asyncio.to_thread(packer.compress, piece)
+        if packed:
+            yield packed
+    yield packer.flush()
+
+
+def _packer(encoding: bytes) -> Packer:
+    if encoding == b"zstd":
+        return zstandard.ZstdCompressor(level=3).compressobj()
+    return zlib.compressobj(level=5, wbits=31)

@@ -1,0 +1,1 @@
+"""The archive: what happened, bucket by bucket in commit order, kept for a time."""

@@ -1,0 +1,251 @@
+"""One chunk: facts of one bucket that follow each other, readable with one ranged read.
+
+    chunk    header (48) | names | facts | columns | payload
+    header   "MSAC" | crc32 u32 | flags u16 | zero u16 | facts u32 | rows u32 | bytes of names, facts and columns
+             3 x u32 | stored payload bytes u64 | payload bytes u64                   (all little-endian)
+    names    zstd of msgpack [bucket, [[number, name, content_type], ...]]
+    facts    zstd of msgpack [[sequence, at_ms, offset, fact], ...]
+    columns  zstd of eight arrays of u64: stream, kind, offset, length, at_ms, id_ms, id_seq, sequence
+    payload  the bytes of messages and small snapshots; zstd if flag 1 is set
+
+The same appends stand there twice on purpose: as facts, without their payload, for those who want to know what
+happened (the feed, a restore), and as rows for those who want the messages: columns and payload are what Arrow arrays
+are made of. The crc covers everything after itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import zstandard
+
+from ...model import facts
+from ...model.errors import CorruptData
+from ...model.facts import Fact
+from ..checksum import crc32
+
+HEADER_BYTES = 48
+MAGIC = b"MSAC"
+_HEADER = struct.Struct("<4sIHHIIIIIQQ")
+_CHECKED = struct.Struct("<HHIIIIIQQ")  # the header after its checksum
+_PAYLOAD_IS_COMPRESSED = 1
+_COLUMNS = 8
+_LEVEL = 1  # written by every checkpoint, kept for a day
+_WORTH = 0.9  # a payload that shrinks by less is stored plain
+MESSAGE, SNAPSHOT, LARGE_SNAPSHOT = 0, 1, 2  # kinds of rows; the bytes of a large snapshot are not here
+assert _HEADER.size == HEADER_BYTES
+
+
+class ChunkStream(NamedTuple):
+    """A stream as a chunk names it."""
+
+    number: int
+    name: str
+    content_type: str
+
+
+class ArchivedFact(NamedTuple):
+    """What happened, when, and the tail of the fact's stream behind it (0 for facts about the bucket)."""
+
+    sequence: int
+    at_ms: int
+    offset: int
+    fact: Fact
+
+
+class RowColumns(NamedTuple):
+    """Messages and snapshots as parallel columns of u64; `streams` are indexes into the names."""
+
+    streams: memoryview
+    kinds: memoryview
+    offsets: memoryview
+    lengths: memoryview
+    times_ms: memoryview
+    ids_ms: memoryview
+    id_seqs: memoryview
+    sequences: memoryview
+
+
+_T = TypeVar("_T")
+_Names = tuple[str, list[ChunkStream]]
+_names: msgspec.msgpack.Decoder[_Names] = msgspec.msgpack.Decoder(tuple[str, list[ChunkStream]])
+_facts = msgspec.msgpack.Decoder(list[ArchivedFact])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class EncodedChunk(NamedTuple):
+    pieces: list[bytes]
+    size: int
+    rows: int
+    payload_bytes: int
+
+
+def encode_chunk(bucket: str, happened: Sequence[ArchivedFact], names: Mapping[int, ChunkStream]) -> EncodedChunk:
+    """The chunk's bytes. `names` has every stream that the facts are about; facts carry their whole payload."""
+    rows = RowCollector(names)
+    bare = [rows.taken(row) for row in happened]
+    compressor = zstandard.ZstdCompressor(level=_LEVEL)
+    sections = [
+        compressor.compress(_encode((bucket, list(rows.streams)))),
+        compressor.compress(_encode(bare)),
+        compressor.compress(b"".join([array("Q", column).tobytes() for column in rows.columns])),
+    ]
+    count, raw = len(rows.columns[0]), b"".join(rows.payloads)
+    payload = compressor.compress(raw)
+    compressed = len(payload) < len(raw) * _WORTH
+    if not compressed:
+        payload = raw
+    flags = _PAYLOAD_IS_COMPRESSED if compressed else 0
+    checked = _CHECKED.pack(flags, 0, len(bare), count, *map(len, sections), len(payload), len(raw))
+    crc = crc32(checked)
+    for section in (*sections, payload):
+        crc = crc32(section, crc)
+    pieces = [MAGIC + crc.to_bytes(4, "little") + checked, *sections, payload]
+    return EncodedChunk(pieces, sum(map(len, pieces)), count, len(raw))
+
+
+class RowCollector:
+    """Rows, payloads and the streams they are of, taken out of facts."""
+
+    def __init__(self, names: Mapping[int, ChunkStream]) -> None:
+        self.streams: dict[ChunkStream, int] = {}
+        self.columns: list[list[int]] = [[] for _ in range(_COLUMNS)]
+        self.payloads: list[bytes] = []
+        self._names = names
+        self._indexes: dict[int, int] = {}
+
+    def taken(self, row: ArchivedFact) -> ArchivedFact:
+        """The fact without its payload."""
+        fact = row.fact
+        number = subject_of(row)
+        index = self._index(number) if number else 0
+        if type(fact) is facts.Appended:
+            self._add_messages(index, row.sequence, row.at_ms, fact)
+            return ArchivedFact(row.sequence, row.at_ms, row.offset, _without_payload(fact))
+        if type(fact) is facts.SnapshotPublished:
+            self._add_snapshot(row.sequence, row.at_ms, fact)
+            return ArchivedFact(row.sequence, row.at_ms, row.offset, msgspec.structs.replace(fact, payload=b""))
+        return row
+
+    def _index(self, number: int) -> int:
+        index = self._indexes.get(number)
+        if index is None:
+            index = self._indexes[number] = self.streams.setdefault(self._names[number], len(self.streams))
+        return index
+
+    def _add_messages(self, index: int, sequence: int, at_ms: int, fact: facts.Appended) -> None:
+        streams, kinds, offsets, lengths, times, ids, id_seqs, sequences = self.columns
+        self.payloads.append(fact.payload)
+        offset = fact.offset
+        for place, length in enumerate([len(fact.payload)] if fact.lengths is None else fact.lengths):
+            streams.append(index)
+            kinds.append(MESSAGE)
+            offsets.append(offset)
+            lengths.append(length)
+            times.append(at_ms)
+            ids.append(fact.id_ms)
+            id_seqs.append(fact.id_seq + place)
+            sequences.append(sequence)
+            offset += length
+
+    def _add_snapshot(self, sequence: int, at_ms: int, fact: facts.SnapshotPublished) -> None:
+        """A snapshot has a type of its own: it stands under its stream's name with that."""
+        named = self._names[fact.stream]._replace(content_type=fact.content_type)
+        index = self.streams.setdefault(named, len(self.streams))
+        kind = SNAPSHOT if fact.object is None else LARGE_SNAPSHOT
+        self.payloads.append(fact.payload)
+        row = (index, kind, fact.offset, len(fact.payload), at_ms, 0, 0, sequence)
+        for column, value in zip(self.columns, row, strict=True):
+            column.append(value)
+
+
+def subject_of(row: ArchivedFact) -> int:
+    """The number of the stream a fact is about; 0 for facts about the bucket."""
+    if type(row.fact) is facts.StreamCreated:
+        return row.sequence
+    return getattr(row.fact, "stream", 0)
+
+
+def row_count(fact: Fact) -> int:
+    """How many rows a fact has."""
+    if type(fact) is facts.Appended:
+        return facts.message_count(fact)
+    return 1 if type(fact) is facts.SnapshotPublished else 0
+
+
+def _without_payload(fact: facts.Appended) -> facts.Appended:
+    marks = (fact.closes, fact.producer, fact.stream_seq)
+    return facts.Appended(fact.stream, fact.offset, fact.id_ms, fact.id_seq, b"", fact.lengths, *marks)
+
+
+class Chunk:
+    """A checked chunk; its sections are opened when they are asked for."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        if len(view) < HEADER_BYTES:
+            raise CorruptData("An archive chunk is shorter than its header.")
+        magic, crc, flags, _, self.fact_count, self.row_count, *sizes, payload_bytes = _HEADER.unpack_from(view)
+        if magic != MAGIC or crc != crc32(view[8:]):
+            raise CorruptData("An archive chunk does not match its checksum.")
+        if len(view) != HEADER_BYTES + sum(sizes):
+            raise CorruptData("An archive chunk has another length than it says.")
+        self._compressed = bool(flags & _PAYLOAD_IS_COMPRESSED)
+        self._payload_bytes = payload_bytes
+        at = HEADER_BYTES
+        self._sections: list[memoryview] = []
+        for size in sizes:
+            self._sections.append(view[at : at + size])
+            at += size
+
+    def names(self) -> _Names:
+        """The bucket, and the chunk's streams."""
+        return _decoded(_names, self._open(0))
+
+    def facts(self) -> list[ArchivedFact]:
+        """What happened, in commit order, without payloads."""
+        return _decoded(_facts, self._open(1))
+
+    def columns(self) -> RowColumns:
+        data = memoryview(self._open(2))
+        if len(data) != self.row_count * 8 * _COLUMNS:
+            raise CorruptData("An archive chunk's columns have another length than it says.")
+        numbers, count = data.cast("Q"), self.row_count
+        return RowColumns(*(numbers[index * count : (index + 1) * count] for index in range(_COLUMNS)))
+
+    def payload(self) -> memoryview:
+        payload = memoryview(self._open(3)) if self._compressed else self._sections[3]
+        if len(payload) != self._payload_bytes:
+            raise CorruptData("An archive chunk's payload has another length than it says.")
+        return payload
+
+    def whole_facts(self) -> list[ArchivedFact]:
+        """The facts with their payloads, as `encode_chunk` took them."""
+        payload, lengths, place, at = self.payload(), self.columns().lengths, 0, 0
+        whole: list[ArchivedFact] = []
+        for row in self.facts():
+            count = row_count(row.fact)
+            size = sum(lengths[place : place + count])
+            if size:
+                fact = msgspec.structs.replace(row.fact, payload=bytes(payload[at : at + size]))
+                row = ArchivedFact(row.sequence, row.at_ms, row.offset, fact)
+            whole.append(row)
+            place, at = place + count, at + size
+        return whole
+
+    def _open(self, section: int) -> bytes:
+        try:
+            return zstandard.ZstdDecompressor().decompress(self._sections[section])
+        except zstandard.ZstdError as error:
+            raise CorruptData(f"A section of an archive chunk cannot be decompressed: {error}.") from None
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[_T], data: bytes) -> _T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptData(f"An archive chunk with a valid checksum cannot be decoded: {error}") from None

@@ -1,0 +1,36 @@
+"""Buffers that are read into again and again.
+
+A fresh buffer of a megabyte costs more than reading into it: the kernel hands out zeroed pages one fault at a time, and
+Python zeroes them once more. So buffers are kept, and one is free again as soon as nobody looks at it any more.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_SMALLEST = 128 << 10
+_FREE_REFERENCES = 3  # the pool's list, the loop's variable, and the argument of `getrefcount`
+
+
+class BufferPool:
+    """Hands out views of kept buffers. A view keeps its buffer busy; who drops it gives the buffer back."""
+
+    def __init__(self, bytes_max: int = 16 << 20) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._buffers: dict[int, list[bytearray]] = {}  # by size
+
+    def take(self, size: int) -> memoryview:
+        """A buffer of `size` bytes; what is in it is anybody's guess."""
+        room = _SMALLEST
+        while room < size:
+            room *= 2
+        kept = self._buffers.setdefault(room, [])
+        for buffer in kept:
+            if sys.getrefcount(buffer) == _FREE_REFERENCES:
+                return memoryview(buffer)[:size]
+        buffer = bytearray(room)
+        if self._bytes + room <= self._bytes_max:
+            self._bytes += room
+            kept.append(buffer)
+        return memoryview(buffer)[:size]

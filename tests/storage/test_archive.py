@@ -1,0 +1,240 @@
+"""The archive's format: what goes in comes out, and damage is noticed."""
+
+import random
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.model import facts
+from millstream.model.errors import CorruptData, UnknownFormat
+from millstream.storage.archive import object as archive_object
+from millstream.storage.archive.arrow import SCHEMA, record_batch
+from millstream.storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, encode_chunk
+from millstream.storage.archive.object import ArchiveBuilder, archive_name, cut_into_chunks, read_chunk, read_index
+from millstream.storage.archive.rows import Selection, rows_of_block, rows_of_chunk, rows_of_facts, selected
+from millstream.storage.files import Files
+from millstream.storage.objects import LocalObjects
+from millstream.storage.segments.block import Columns, decode_block, encode_block
+
+NAMES = {
+    2: ChunkStream(2, "words", "text/plain"),
+    3: ChunkStream(3, "deep/päth", "application/json"),
+    9: ChunkStream(9, "x", "application/octet-stream"),
+}
+
+
+def history(count=40, seed=0):
+    """Facts of three streams as they might have happened."""
+    chance = random.Random(seed)
+    tails = dict.fromkeys(NAMES, 0)
+    rows = [ArchivedFact(1, 1000, 0, facts.BucketCreated("box"))]
+    for index in range(count):
+        sequence, at_ms = 10 + 2 * index, 1000 + index // 3
+        number = chance.choice(list(NAMES))
+        kind = chance.randrange(8)
+        if kind == 0:
+            fact = facts.Touched(number)
+        elif kind == 1:
+            fact = facts.SnapshotPublished(number, tails[number], "text/x-state", 4, b"d" * 16, b"SNAP")
+        elif kind == 2:
+            fact = facts.SnapshotPublished(number, tails[number], "text/plain", 1 << 30, b"d" * 16, b"", "snapshots/1")
+        elif kind == 3:
+            fact = facts.Trimmed(number, tails[number])
+        else:
+            lengths = [chance.randrange(5) for _ in range(chance.randrange(4))] if kind == 4 else None
+            size = sum(lengths) if lengths is not None else chance.randrange(30)
+            producer = facts.Producer("p", 1, index) if kind == 5 else None
+            fact = facts.Appended(
+                number, tails[number], at_ms, index, chance.randbytes(size), lengths, kind == 6, producer, "s" * kind
+            )
+            tails[number] += size
+        rows.append(ArchivedFact(sequence, at_ms, tails[number], fact))
+    return rows
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = LocalObjects(tmp_path, Files())
+    store.prepare(archive_object.FOLDER)
+    return store
+
+
+def joined(encoded):
+    data = b"".join(encoded.pieces)
+    assert len(data) == encoded.size
+    return data
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_chunk_gives_back_what_it_was_made_from(seed):
+    rows = history(seed=seed)
+    encoded = encode_chunk("box", rows, NAMES)
+    chunk = Chunk(joined(encoded))
+    bucket, streams = chunk.names()
+    assert bucket == "box"
+    assert {stream for stream in streams if stream.content_type != "text/x-state"} <= set(NAMES.values()) | {
+        stream._replace(content_type="text/plain") for stream in NAMES.values()
+    }
+    assert chunk.whole_facts() == rows
+    assert all(not getattr(row.fact, "payload", b"") for row in chunk.facts())
+    assert [row[:3] for row in chunk.facts()] == [row[:3] for row in rows]
+    assert chunk.fact_count == len(rows)
+    assert len(chunk.payload()) == encoded.payload_bytes
+
+
+def test_a_compressible_payload_is_compressed_and_another_is_not():
+    def one(payload):
+        return encode_chunk("box", [ArchivedFact(5, 1, 0, facts.Appended(2, 0, 1, 0, payload))], NAMES)
+
+    assert one(b"a" * 100_000).size < 2_000
+    noise = random.Random(1).randbytes(100_000)
+    assert 100_000 < one(noise).size < 101_000
+    assert Chunk(joined(one(noise))).payload() == noise
+
+
+def test_every_damaged_byte_of_a_chunk_is_noticed():
+    data = joined(encode_chunk("box", history(10), NAMES))
+    Chunk(data)
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x10
+        with pytest.raises(CorruptData):
+            Chunk(damaged)
+    for end in (0, 20, len(data) - 1):
+        with pytest.raises(CorruptData):
+            Chunk(data[:end])
+
+
+def test_an_object_holds_buckets_and_says_where(store):
+    rows = history(60)
+    other = [ArchivedFact(7, 900, 0, facts.BucketDeleted("gone"))]
+    builder = ArchiveBuilder(3)
+    size = builder.write(store, [("box", rows, NAMES), ("gone", other, {})])
+    assert store.size(archive_name(3)) == size
+    assert read_index(store, archive_name(3)) == builder.rows
+    box, gone = builder.rows
+    assert (box.bucket, box.first_sequence, box.last_sequence, box.last_ms) == ("box", 1, 128, rows[-1].at_ms)
+    assert (gone.bucket, gone.facts, gone.rows, gone.bytes) == ("gone", 1, 0, 0)
+    assert read_chunk(store, 3, box.at, box.size).whole_facts() == rows
+    assert read_chunk(store, 3, gone.at, gone.size).whole_facts() == other
+
+
+def test_a_bucket_is_cut_into_chunks(store, monkeypatch):
+    monkeypatch.setattr(archive_object, "CHUNK_BYTES", 500)
+    rows = history(100)
+    runs = list(cut_into_chunks(rows))
+    assert [row for run in runs for row in run] == rows
+    assert len(runs) > 5
+    builder = ArchiveBuilder(1)
+    builder.write(store, [("box", rows, NAMES)])
+    assert [(row.first_sequence, row.last_sequence) for row in builder.rows] == [
+        (run[0].sequence, run[-1].sequence) for run in runs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda data: data[:20], CorruptData),
+        (lambda data: data[:-1], CorruptData),
+        (lambda data: data[:8] + b"\x02" + data[9:], UnknownFormat),
+        (lambda data: b"X" + data[1:], CorruptData),
+        (lambda data: data[:-40] + b"\0" + data[-39:], CorruptData),
+    ],
+)
+def test_a_damaged_object_is_refused(store, tmp_path, damage, error):
+    ArchiveBuilder(1).write(store, [("box", history(5), NAMES)])
+    path = tmp_path / archive_name(1)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(error):
+        read_index(store, archive_name(1))
+
+
+# --- rows
+
+
+def plain(rows, selection):
+    return [row._replace(value=None if row.value is None else bytes(row.value)) for row in selected(rows, selection)]
+
+
+def of_arrow(rows, selection, incarnation=7):
+    batch = record_batch(rows, selection, incarnation)
+    batch.validate(full=True)
+    assert batch.schema == SCHEMA
+    found = []
+    for row in batch.to_pylist():
+        assert row["bucket"] == rows.bucket
+        prefix, sequence = row["position"].split(".")
+        assert int(prefix, 16) == incarnation
+        at_ms = round(row["timestamp"].timestamp() * 1000)
+        found.append(
+            (row["stream"], row["offset"], row["next_offset"], int(sequence), row["id"], at_ms, row["content_type"],
+             row["kind"], row["value"])
+        )  # fmt: skip
+    return found
+
+
+selections = st.builds(
+    Selection,
+    after=st.integers(0, 120),
+    until=st.integers(0, 140),
+    prefix=st.sampled_from(["", "w", "deep/", "nobody"]),
+    first_offset=st.sampled_from([0, 0, 30]),
+    gone=st.dictionaries(st.sampled_from([2, 3, 9]), st.none() | st.integers(0, 100)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 20), selection=selections)
+def test_arrow_and_single_rows_say_the_same(seed, selection):
+    rows = rows_of_chunk(Chunk(joined(encode_chunk("box", history(50, seed), NAMES))))
+    one_by_one = plain(rows, selection)
+    assert of_arrow(rows, selection) == one_by_one
+    for row in one_by_one:
+        assert selection.after < row.sequence <= selection.until
+        assert row.stream.startswith(selection.prefix)
+        if row.kind == "message":
+            assert len(row.value) == row.next_offset - row.offset
+        else:
+            assert row.kind == "snapshot" or row.value is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_facts_in_memory_and_in_a_chunk_make_the_same_rows(seed):
+    happened = history(50, seed)
+    collected = RowCollector(NAMES)
+    for row in happened:
+        collected.taken(row)
+    everything = Selection(0, 1 << 40, gone={3: 20, 9: None})
+    in_chunk = rows_of_chunk(Chunk(joined(encode_chunk("box", happened, NAMES))))
+    assert plain(rows_of_facts("box", collected), everything) == plain(in_chunk, everything)
+
+
+def test_a_block_makes_rows():
+    head, payload = encode_block(2, 100, Columns([b"ab", b"", b"cde"], [5, 5, 6], [7, 7, 8], [0, 1, 0], [30, 30, 31]))
+    rows = rows_of_block(decode_block(head + payload), "box", NAMES[2])
+    everything = Selection(0, 100)
+    assert plain(rows, everything) == of_arrow(rows, everything)
+    assert [(row.offset, row.next_offset, row.sequence, row.id, row.value) for row in plain(rows, everything)] == [
+        (100, 102, 30, "7-0", b"ab"),
+        (102, 102, 30, "7-1", b""),
+        (102, 105, 31, "8-0", b"cde"),
+    ]
+    assert [row.sequence for row in plain(rows, Selection(30, 100))] == [31]
+    assert [row.offset for row in plain(rows, Selection(0, 100, first_offset=102))] == [102, 102]
+
+
+def test_an_empty_selection_is_an_empty_batch():
+    rows = rows_of_chunk(Chunk(joined(encode_chunk("box", [ArchivedFact(1, 1, 0, facts.BucketCreated("box"))], {}))))
+    assert record_batch(rows, Selection(0, 10), 1).num_rows == 0
+    assert pa.Table.from_batches([record_batch(rows, Selection(0, 10), 1)]).schema == SCHEMA
+
+
+def test_facts_keep_what_a_restore_needs():
+    fact = facts.Appended(2, 0, 1, 0, b"abc", [1, 2], True, facts.Producer("p", 1, 2, True), "seq")
+    (row,) = Chunk(joined(encode_chunk("box", [ArchivedFact(4, 5, 3, fact)], NAMES))).whole_facts()
+    assert row.fact == fact
+    assert msgspec.structs.asdict(row.fact)["producer"].is_new
