@@ -28,6 +28,7 @@ import appends
 import creation_and_memory
 import extensions
 import fanout
+import pipeline
 import reads
 import recovery
 from loadgen import build
@@ -41,6 +42,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
     "extensions": extensions.measure,
+    "pipeline": pipeline.measure,
 }
 
 
