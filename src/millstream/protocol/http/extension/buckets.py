@@ -105,7 +105,6 @@ def listing_body(bucket: str, query: ListQuery, streams: list[StreamRecord], has
             "snapshot_offset": None if stream.snapshot is None else stream.snapshot.offset,
             "created_at_ms": stream.created_ms,
             "last_write_at_ms": stream.written_ms,
-            "snapshot_offset": None if stream.snapshot is None else stream.snapshot.offset,
         }
         for stream in streams
     ]
