@@ -13,6 +13,7 @@ from millstream.spark.pipeline import folding
 from millstream.spark.pipeline.fold import streams_with_news
 from millstream.spark.pipeline.folding import FoldOrder, StreamWithNews, fold_streams, shared_out
 from millstream.spark.pipeline.folds import Fold, find_fold
+from millstream.spark.pipeline.target import Target
 
 JSON = "application/json"
 
@@ -36,7 +37,7 @@ def name_of(bucket) -> str:
 
 def order(running, bucket, fold="concatenation", trim=True, **arguments) -> FoldOrder:
     chosen = fold if isinstance(fold, Fold) else find_fold(fold, arguments)
-    return FoldOrder(running.url, name_of(bucket), None, chosen, trim)
+    return FoldOrder(Target(running.url, name_of(bucket)), chosen, trim)
 
 
 def filled(bucket, name, *messages, content_type=JSON):
@@ -48,7 +49,7 @@ def filled(bucket, name, *messages, content_type=JSON):
 
 
 def news(running, bucket) -> list[StreamWithNews]:
-    return streams_with_news(running.url, name_of(bucket), "", None)[1]
+    return streams_with_news(Target(running.url, name_of(bucket)))[1]
 
 
 def fold_all(running, bucket, **options):
@@ -205,7 +206,7 @@ def test_a_stream_that_was_deleted_meanwhile_is_no_failure(running, bucket):
 
 
 def test_a_server_that_is_away_fails_the_task(running, bucket, monkeypatch):
-    away = replace(order(running, bucket), url="http://127.0.0.1:9")
+    away = replace(order(running, bucket), target=Target("http://127.0.0.1:9", name_of(bucket)))
     monkeypatch.setattr("millstream.client.retry.Retry.allows", lambda self, failures: False)
     with pytest.raises(folding.ConnectionLost):
         fold_streams([StreamWithNews("any", JSON, 10, None)], away)

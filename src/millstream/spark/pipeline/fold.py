@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...client import Client
 from .folding import Failure, FoldOrder, StreamWithNews, Tally, fold_streams, shared_out
 from .folds import Fold, find_fold
+from .target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,11 +60,12 @@ def fold(
         fold("http://127.0.0.1:4437", "documents", "merge-patch")
     """
     chosen = function if isinstance(function, Fold) else find_fold(function, arguments)
-    total, news = streams_with_news(url, bucket, prefix, token)
+    target = Target(url, bucket, prefix, token)
+    total, news = streams_with_news(target)
     if dry_run or not news:
         size = sum(stream.news_bytes for stream in news)
         return FoldResult(total, len(news), 0, 0, 0, (), 0, size, dry_run)
-    order = FoldOrder(url, bucket, token, chosen, trim=not keep_history)
+    order = FoldOrder(target, chosen, trim=not keep_history)
     tally = _run(order, news, spark, master, conf, show_progress)
     return FoldResult(
         streams=total,
@@ -78,11 +79,11 @@ def fold(
     )
 
 
-def streams_with_news(url: str, bucket: str, prefix: str, token: str | None) -> tuple[int, list[StreamWithNews]]:
+def streams_with_news(target: Target) -> tuple[int, list[StreamWithNews]]:
     """How many streams there are, and those that were written since their snapshot: one pass over the listing."""
     total, news = 0, []
-    with Client(url, headers={"authorization": f"Bearer {token}"} if token else None) as client:
-        for listed in client.bucket(bucket).streams(prefix):
+    with target.client() as client:
+        for listed in client.bucket(target.bucket).streams(target.prefix):
             total += 1
             if listed.tail_offset > (listed.snapshot_offset or 0):
                 stream = (listed.stream_id, listed.content_type, listed.tail_offset, listed.snapshot_offset)

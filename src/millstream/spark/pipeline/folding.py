@@ -14,10 +14,11 @@ from itertools import islice
 from types import TracebackType
 from typing import Literal, TypeAlias
 
-from ...client import Client, NotFound, Snapshot, Stream, Trimmed
+from ...client import NotFound, Snapshot, Stream, Trimmed
 from ...client.errors import ClientError, ConnectionLost, OutcomeUnknown, Unavailable
 from ...model.media import is_json
 from .folds import Fold, FoldError, Message, State
+from .target import Target
 
 BATCH_BYTES = 4 << 20
 BATCH_MESSAGES = 10_000
@@ -50,9 +51,7 @@ class StreamWithNews:
 class FoldOrder:
     """What to do with every stream: all that executors need to know."""
 
-    url: str
-    bucket: str
-    token: str | None = field(repr=False)
+    target: Target
     fold: Fold
     trim: bool
 
@@ -119,9 +118,8 @@ class Folder(AbstractContextManager["Folder"]):
 
     def __init__(self, order: FoldOrder) -> None:
         self._order = order
-        headers = {"authorization": f"Bearer {order.token}"} if order.token else None
-        self._client = Client(order.url, headers=headers)
-        self._bucket = self._client.bucket(order.bucket)
+        self._client = order.target.client()
+        self._bucket = self._client.bucket(order.target.bucket)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
