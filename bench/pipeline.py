@@ -78,7 +78,7 @@ def write_bucket(server: Server, bucket: str, streams: int) -> None:
 
 
 def fold_bucket(server: Server, bucket: str, streams: int) -> float:
-    from millstream.spark.pipeline.fold import fold
+    from millstream.spark.pipeline.folding import fold
 
     url = f"http://127.0.0.1:{server.port}"
     began = time.monotonic()

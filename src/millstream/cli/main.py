@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from millstream.cli import pipeline
 from millstream.cli.doctor import doctor
 from millstream.cli.output import CommandError, print_error
 from millstream.cli.serve import serve
@@ -30,6 +31,7 @@ app.command(epilog="Example: millstream serve --listen 127.0.0.1:4437 --data-dir
 app.command(epilog="Example: millstream doctor --data-dir ./data")(doctor)
 app.command(epilog="Example: millstream settings --json")(settings)
 app.command(epilog="Example: millstream version --json")(version)
+app.add_typer(pipeline.app, name="pipeline", epilog="Example: millstream pipeline report --bucket agents")
 
 
 @app.callback(epilog="Example: millstream serve --data-dir ./data")

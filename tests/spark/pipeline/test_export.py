@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from millstream.spark.pipeline.export import Exporter, ExportResult, export
+from millstream.spark.pipeline.exporting import Exporter, ExportResult, export
 from millstream.spark.pipeline.session import progress_bar
 from millstream.spark.pipeline.tables.parquet import ParquetTable
 from millstream.spark.pipeline.tables.table import FORMATS, TableError, open_table

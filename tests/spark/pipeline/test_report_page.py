@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millstream.spark.pipeline.report.charts import labelled, round_scale
-from millstream.spark.pipeline.report.figures import (
+from millstream.spark.pipeline.reporting.charts import labelled, round_scale
+from millstream.spark.pipeline.reporting.figures import (
     Figures,
     Interval,
     StreamFigures,
@@ -19,7 +19,7 @@ from millstream.spark.pipeline.report.figures import (
     size_class,
     without_gaps,
 )
-from millstream.spark.pipeline.report.page import bytes_text, count_text, duration_text, page
+from millstream.spark.pipeline.reporting.page import bytes_text, count_text, duration_text, page
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 HOSTILE = 'a"><script>alert(1)</script>&'

@@ -120,6 +120,12 @@ def test_what_cannot_be_loaded_is_named_with_its_place(tmp_path, name, content, 
     assert name in str(raised.value)
 
 
+def test_an_empty_message_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text('run,n\na,""\n')
+    with pytest.raises(LoadError, match="a row of stream a is empty"):
+        rows_of(tmp_path / "a.csv", Columns("run", "n"))
+
+
 def test_empty_files_are_fine(tmp_path):
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "header.csv").write_text("run,n\n")

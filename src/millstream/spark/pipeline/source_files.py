@@ -211,6 +211,8 @@ def read_piece(piece: Piece, columns: Columns) -> Iterator[pa.RecordBatch]:
     size, start = 0, piece.number << 32
     with open(piece.path, "rb") as opened:
         for stream, value in _READERS[piece.format](piece, opened, columns):
+            if not value:
+                raise LoadError(f"{piece.path}: a row of stream {stream} is empty, and no message can be")
             streams.append(stream)
             values.append(value)
             size += len(value)

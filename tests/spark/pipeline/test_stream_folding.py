@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from millstream.client import Client
-from millstream.spark.pipeline import folding
-from millstream.spark.pipeline.fold import streams_with_news
-from millstream.spark.pipeline.folding import FoldOrder, StreamWithNews, fold_streams, shared_out
+from millstream.spark.pipeline import stream_folding as folding
+from millstream.spark.pipeline.folding import streams_with_news
 from millstream.spark.pipeline.folds import Fold, find_fold
+from millstream.spark.pipeline.stream_folding import FoldOrder, StreamWithNews, fold_streams, shared_out
 from millstream.spark.pipeline.target import Target
 
 JSON = "application/json"
