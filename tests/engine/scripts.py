@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from hypothesis import strategies as st
-from tests.engine.world import JSON, START_MS, TEXT, World, batch, snapshot
+from tests.engine.world import JSON, START_MS, TEXT, World, batch, snapshot, transaction
 
 from millstream.engine.state import Stream
 from millstream.model.commands import (
@@ -24,6 +24,7 @@ from millstream.model.commands import (
     Delete,
     DeleteBucket,
     Expire,
+    ForgetTransactions,
     Touch,
     Trim,
 )
@@ -74,6 +75,8 @@ class Story:
             return self._bucket()
         if chance < 0.81:
             return self._upload()
+        if chance < 0.84:
+            return self._transaction()
         if chance < 0.9:
             self.world.wait(self._random.choice([0, 1, 500, 1_000, 2_000, 20_000, -1, -700]))
         else:
@@ -117,6 +120,14 @@ class Story:
         if not isinstance(answer, Receipt):
             self.world.drop_upload(number)
         return answer
+
+    def _transaction(self) -> Answer:
+        bucket = self._random.choice(["shop", "shop", "other", "spare"])
+        if self._random.random() < 0.1:
+            return self._ask(ForgetTransactions(bucket, "etl"))
+        messages = {name: [self._message() for _ in range(self._random.randint(1, 3))] for name in ("a", "b")}
+        create, version = self._random.random() < 0.5, self._random.randint(0, 9)
+        return self._ask(transaction(version, messages, bucket, create=create))
 
     # -- commands
 

@@ -24,6 +24,7 @@ from tests.engine.world import (
     snapshot,
     stream_record,
     touch,
+    transaction,
     trim,
 )
 
@@ -31,7 +32,7 @@ from millstream.engine.machine import deadline_ms
 from millstream.engine.state import Stream
 from millstream.model import facts
 from millstream.model.codec import decode_facts, encode_facts
-from millstream.model.commands import Body, ChangeBucket, DeleteBucket
+from millstream.model.commands import Body, ChangeBucket, DeleteBucket, ForgetTransactions
 from millstream.model.errors import Refused
 from millstream.model.facts import BucketSettings
 from millstream.model.names import split_key
@@ -62,6 +63,8 @@ def a_long_day() -> World:
     world.do(create("other/c"))
     world.do(delete("other/c"))
     world.drop_upload(world.upload(b"never used"))
+    world.do(transaction(7, {"b2": [b"one", b"two"], "c2": [b"three"]}))
+    world.do(ForgetTransactions("shop", "etl"))
     world.do(ChangeBucket("other", BucketSettings(ttl_s=5)))
     world.do(DeleteBucket("other"))
     return world
@@ -186,7 +189,8 @@ def test_buckets_count_their_streams_and_memory_its_bytes(seed, length):
         messages = sum(len(record.payload) for record in stream.hot or ())
         assert messages == stream.tail - stream.hot_from
         assert stream.hot_from <= stream.earliest or stream.hot is None
-        hot_bytes += messages + (len(stream.snapshot_hot[1]) if stream.snapshot_hot else 0)
+        hot_bytes += sum(record.weight for record in stream.hot or ())
+        hot_bytes += len(stream.snapshot_hot[1]) if stream.snapshot_hot else 0
     assert world.machine.hot_bytes == hot_bytes
 
 

@@ -16,9 +16,22 @@ from millstream.engine.applying import apply_to_bucket, apply_to_stream, born
 from millstream.engine.machine import Change, Machine
 from millstream.engine.state import Stream
 from millstream.model import facts
-from millstream.model.commands import Append, Body, Command, Create, Delete, Expire, PublishSnapshot, Touch, Trim
+from millstream.model.commands import (
+    Addition,
+    Append,
+    Body,
+    Command,
+    CommitTransaction,
+    Create,
+    Delete,
+    Expire,
+    PublishSnapshot,
+    Slice,
+    Touch,
+    Trim,
+)
 from millstream.model.errors import NotFound, Refused
-from millstream.model.facts import Fact, Producer
+from millstream.model.facts import Fact, Producer, Stored
 from millstream.model.names import split_key
 from millstream.model.positions import format_stream_id
 from millstream.model.records import BucketRecord, StreamRecord
@@ -52,6 +65,27 @@ class Shelf:
         return self.buckets.get(name)
 
 
+class Objects:
+    """The objects of transactions, all in one place: an object's number says nothing, `at` is everything."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def put(self, payload: bytes, number: int = 1) -> Stored:
+        """The same bytes lie in the same place, so that two worlds can have the same journal."""
+        at = self._bytes.find(payload)
+        if at < 0:
+            at = len(self._bytes)
+            self._bytes += payload
+        return Stored(number, at, 0)
+
+    def stored(self, where: Stored, size: int) -> bytes:
+        return bytes(self._bytes[where.at : where.at + size])
+
+
+OBJECTS = Objects()
+
+
 class Entry(NamedTuple):
     """One fact as the journal has it."""
 
@@ -63,7 +97,7 @@ class Entry(NamedTuple):
 class World:
     def __init__(self, shelf: Shelf | None = None, **options: object) -> None:
         self.shelf = shelf or Shelf()
-        self.machine = Machine(self.shelf, incarnation=INCARNATION, **options)
+        self.machine = Machine(self.shelf, incarnation=INCARNATION, payloads=OBJECTS, **options)
         self.now_ms = START_MS
         self.journal: list[Entry] = []
         self._batches: list[tuple[int, int, list[Change]]] = []
@@ -243,6 +277,24 @@ def batch(*messages: bytes) -> Body:
     return Body(b"".join(messages), [len(message) for message in messages])
 
 
+def transaction(
+    version: int,
+    messages: dict[str, list[bytes]],
+    bucket: str = "shop",
+    app: str = "etl",
+    faults: dict[str, str] | None = None,
+    **fields: object,
+) -> CommitTransaction:
+    """Messages for streams, by name; the payloads go to `OBJECTS`."""
+    additions = [
+        Addition(name, [Slice(OBJECTS.put(b"".join(group)), list(map(len, group)))], (faults or {}).get(name))
+        for name, group in messages.items()
+    ]
+    sizes = [len(message) for group in messages.values() for message in group]
+    fields = {"create": True, "object": 1 if messages else None, **fields}
+    return CommitTransaction(bucket, app, version, additions, len(sizes), sum(sizes), **fields)  # type: ignore[arg-type]
+
+
 # --- state, comparable
 
 
@@ -283,7 +335,7 @@ def everything(machine: Machine) -> dict[str, object]:
 
 def replayed(journal: Iterable[Entry], **options: object) -> Machine:
     """A machine that was started on this journal."""
-    machine = Machine(Shelf(), incarnation=INCARNATION, **options)
+    machine = Machine(Shelf(), incarnation=INCARNATION, payloads=OBJECTS, **options)
     known: dict[int, Stream] = {}
     for fact, sequence, at_ms in journal:
         machine.replay(fact, sequence, at_ms, known)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.model import facts
 from millstream.model.codec import HEADER_BYTES, array_header, decode_facts, encode_facts, encode_into
 from millstream.model.errors import CorruptData
-from millstream.model.facts import BucketSettings, Fact, Producer
+from millstream.model.facts import BucketSettings, Fact, Producer, Stored
 
 # One example of every fact and its bytes. A line may only change because a field was added at its end, with a default;
 # what was written before must still be read, so the old line goes to OLDER.
@@ -28,11 +28,15 @@ GOLDEN: list[tuple[Fact, str]] = [
     ),
     (
         facts.Appended(3, 0, 1_700_000_000_000, 0, b'{"a":1}[2]', [7, 3], True, Producer("p", 1, 2, True), "s1"),
-        "9b 04 03 00 cf0000018bcfe56800 00 c40a 7b2261223a317d5b325d 920703 c3 94a1700102c3 a27331 c0",
+        "9c 04 03 00 cf0000018bcfe56800 00 c40a 7b2261223a317d5b325d 920703 c3 94a1700102c3 a27331 c0 c0",
     ),
     (
         facts.Appended(3, 10, 1_700_000_000_001, 4, b"", [70_000], upload=17),
-        "9b 04 03 0a cf0000018bcfe56801 04 c400 91ce00011170 c2 c0 c0 11",
+        "9c 04 03 0a cf0000018bcfe56801 04 c400 91ce00011170 c2 c0 c0 11 c0",
+    ),
+    (
+        facts.Appended(3, 10, 1_700_000_000_001, 4, b"", [70_000], stored=Stored(99, 16, 7)),
+        "9c 04 03 0a cf0000018bcfe56801 04 c400 91ce00011170 c2 c0 c0 c0 93 63 10 07",
     ),
     (facts.Closed(3, Producer("p", 1, 3)), "93 05 03 94a1700103c2"),
     (facts.StreamDeleted(3), "92 06 03"),
@@ -49,9 +53,19 @@ GOLDEN: list[tuple[Fact, str]] = [
         facts.SnapshotPublished(3, 400, "a/b", 2, b"\x01\x02", object="snapshots/x"),
         "99 0d 03 cd0190 a3612f62 02 c402 0102 c400 ab 736e617073686f74732f78 c3",
     ),
+    (
+        facts.TransactionCommitted("shop", "etl", 7, 3, 300, 2, 1, 99),
+        "99 0f a4 73686f70 a3 65746c 07 03 cd012c 02 01 63",
+    ),
+    (facts.TransactionsForgotten("shop", "etl"), "93 10 a4 73686f70 a3 65746c"),
     (facts.BucketChanged("shop", BucketSettings()), "93 0b a4 73686f70 95 c0 c0 c0 c0 a6 7075626c6963"),
 ]
 OLDER: list[tuple[Fact, str]] = [
+    (
+        facts.Appended(3, 10, 1_700_000_000_001, 4, b"", [70_000], upload=17),
+        "9b 04 03 0a cf0000018bcfe56801 04 c400 91ce00011170 c2 c0 c0 11",
+    ),
+    (facts.TransactionCommitted("a", "b", 7), "94 0f a161 a162 07"),
     (facts.BucketCreated("shop", implicit=True), "93 01 a4 73686f70 c3"),
     (facts.BucketCreated("a", implicit=False), "92 01 a161"),
     (facts.BucketChanged("a", BucketSettings()), "93 0b a161 90"),
@@ -83,7 +97,7 @@ one_of_each = {
     facts.Appended: st.builds(
         facts.Appended,
         *(numbers, numbers, numbers, numbers, payloads, lengths, st.booleans(), producers),
-        *(st.none() | words, st.none() | numbers),
+        *(st.none() | words, st.none() | numbers, st.none() | st.builds(Stored, numbers, numbers, numbers)),
     ),
     facts.Closed: st.builds(facts.Closed, numbers, producers),
     facts.StreamDeleted: st.builds(facts.StreamDeleted, numbers),
@@ -96,6 +110,11 @@ one_of_each = {
         facts.SnapshotPublished,
         *(numbers, numbers, words, numbers, payloads, payloads, st.none() | words, st.booleans()),
     ),
+    facts.TransactionCommitted: st.builds(
+        facts.TransactionCommitted,
+        *(words, words, numbers, numbers, numbers, numbers, numbers, st.none() | numbers),
+    ),
+    facts.TransactionsForgotten: st.builds(facts.TransactionsForgotten, words, words),
 }
 any_facts = st.lists(st.one_of(*one_of_each.values()), max_size=6)
 

@@ -53,12 +53,14 @@ class Rig:
         self.limits = limits
         self.files = files or QuickFiles()
         self.node: Node
+        self._killed: list[Node] = []
 
     async def __aenter__(self) -> Rig:
         self.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.reap()
         await self.node.close()
 
     # -- its life ----------------------------------------------------------------------------------------
@@ -76,12 +78,19 @@ class Rig:
     async def crash(self) -> None:
         """Let go of everything as a killed process does: nothing is finished, nobody is answered."""
         self.die()
+        await self.reap()
         self.open()
 
     def die(self) -> None:
         node = self.__dict__.pop("node", None)
         if node is not None:
             abandon(node)
+            self._killed.append(node)
+
+    async def reap(self) -> None:
+        """Wait for the helpers of nodes that have died."""
+        while self._killed:
+            await self._killed.pop().transactions.close()
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -224,6 +233,7 @@ def abandon(node: Node) -> None:
     """End what a node holds of the process, its lock included, without finishing anything."""
     node.writer._failed = True  # a commit that the loop has scheduled must not run: the process is gone
     node.writer.stop()
+    node.transactions.abandon()
     node.journal.close()
     node.catalog.close()
     node.objects.close()

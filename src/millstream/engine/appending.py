@@ -68,10 +68,7 @@ def appended(
     now_ms: int,
 ) -> Appended:
     """The fact that these messages follow what the stream holds."""
-    if now_ms > view.id_ms:
-        id_ms, id_seq = now_ms, 0
-    else:  # same millisecond, or a clock that stepped back: ids still only grow
-        id_ms, id_seq = view.id_ms, view.id_seq + 1
+    id_ms, id_seq = next_id(view, now_ms)
     return Appended(
         view.number,
         view.tail,
@@ -84,6 +81,13 @@ def appended(
         stream_seq,
         body.upload,
     )
+
+
+def next_id(view: StreamRecord, now_ms: int) -> tuple[int, int]:
+    if now_ms > view.id_ms:
+        return now_ms, 0
+    # The same millisecond, or a clock that stepped back: ids still only grow.
+    return view.id_ms, view.id_seq + 1
 
 
 def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:

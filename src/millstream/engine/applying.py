@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from ..model import facts
 from ..model.facts import Producer
-from ..model.records import DEFAULT_BUCKET_SETTINGS, BucketRecord, Lease, Snapshot, StreamRecord, Writers
+from ..model.records import (
+    DEFAULT_BUCKET_SETTINGS,
+    Application,
+    BucketRecord,
+    Lease,
+    Snapshot,
+    StreamRecord,
+    Writers,
+)
 
 _NO_WRITERS = Writers()
 
@@ -66,12 +74,18 @@ def apply_to_bucket(record: BucketRecord, fact: facts.Fact, at_ms: int) -> None:
         record.settings = fact.settings
     elif isinstance(fact, facts.BucketDeleted):
         record.deleted = True
+        record.apps = None
+    elif isinstance(fact, facts.TransactionCommitted):
+        app = Application(fact.version, fact.messages, fact.bytes, fact.streams, fact.created, at_ms)
+        record.apps = {**(record.apps or {}), fact.app: app}
+    elif isinstance(fact, facts.TransactionsForgotten):
+        record.apps = {name: app for name, app in (record.apps or {}).items() if name != fact.app} or None
 
 
 def apply_appended(record: StreamRecord, fact: facts.Appended, at_ms: int) -> None:
     if fact.offset != record.tail:
         raise AssertionError((record.key, fact.offset, record.tail))
-    record.tail += len(fact.payload) if fact.upload is None else facts.size_of(fact)
+    record.tail += len(fact.payload) or facts.size_of(fact)
     record.written_ms = at_ms
     record.id_ms = fact.id_ms
     record.id_seq = fact.id_seq if fact.lengths is None else fact.id_seq + max(len(fact.lengths) - 1, 0)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model import facts
-from ..model.commands import ChangeBucket, CreateBucket, DeleteBucket
+from ..model.commands import BucketCommand, ChangeBucket, CreateBucket
 from ..model.errors import Conflict, NotFound
 from ..model.names import HAND_OFF_BUCKETS
 from ..model.replies import Outcome, Receipt
 
 if TYPE_CHECKING:
     from .machine import Change, Machine
-
-BucketCommand = CreateBucket | ChangeBucket | DeleteBucket
 
 
 def decide_bucket(machine: Machine, command: BucketCommand, now_ms: int, changes: list[Change]) -> Receipt:

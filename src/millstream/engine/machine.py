@@ -25,7 +25,8 @@ from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from .buckets import decide_bucket
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
 from .snapshots import decide_snapshot, decide_trim
-from .state import Bucket, HotRecord, Shelf, Stream
+from .state import Bucket, Hot, HotRecord, Payloads, Shelf, StoredRecord, Stream
+from .transactions import decide_forget, decide_transaction
 
 _BUCKETS_MAX = 10_000  # in memory; they are small, and every read asks its bucket how it may be cached
 
@@ -42,11 +43,14 @@ class Machine:
         next_sequence: int = 1,
         ttl_renewal: bool = True,
         producers_max: int = 10_000,
+        apps_max: int = 1000,
+        payloads: Payloads | None = None,
     ) -> None:
         self.incarnation = incarnation
         self.next_sequence = next_sequence  # of the next decided fact
         self.ttl_renewal = ttl_renewal
         self.producers_max = producers_max
+        self.apps_max = apps_max  # applications one bucket remembers the transactions of
         self.streams: dict[str, Stream] = {}  # committed; a deleted one stays until the catalog knows
         self.buckets: dict[str, Bucket] = {}
         self.uploads: dict[int, list[bytes]] = {}
@@ -57,7 +61,10 @@ class Machine:
         self.hot_bytes = 0
         self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
+        # Objects of transactions that the segments may not have taken over yet, and the sequence of each commit.
+        self.objects: dict[int, int] = {}
         self._shelf = shelf
+        self._payloads = payloads
         self._cut_sequence = 0  # where the last cut for a checkpoint was made
         self._dirty: list[Stream] = []  # changed since then, each once
         self._dirty_buckets: list[Bucket] = []
@@ -77,6 +84,10 @@ class Machine:
             return decide_expire(self, command, now_ms, changes)  # type: ignore[arg-type]
         if kind is commands.Delete:
             return decide_delete(self, command, now_ms, changes)  # type: ignore[arg-type]
+        if isinstance(command, commands.CommitTransaction):
+            return decide_transaction(self, command, now_ms, changes)
+        if isinstance(command, commands.ForgetTransactions):
+            return decide_forget(self, command, now_ms, changes)
         if kind is commands.Trim:
             return decide_trim(self, command, now_ms, changes)  # type: ignore[arg-type]
         if kind is commands.PublishSnapshot:
@@ -228,8 +239,7 @@ class Machine:
                     self._commit(subject, fact, sequence, at_ms)  # type: ignore[arg-type]
                 subject.settle()
             elif isinstance(subject, Bucket):
-                apply_to_bucket(subject, fact, at_ms)
-                self._bucket_changed(subject, sequence)
+                self._commit_bucket(subject, fact, sequence, at_ms)
                 subject.settle()
             else:
                 self.apply_upload(fact, sequence)  # type: ignore[arg-type]
@@ -267,12 +277,15 @@ class Machine:
 
     def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
         apply_appended(stream, fact, at_ms)
-        payload = fact.payload
-        if fact.upload is not None:
-            payload = b"".join(self.uploads.pop(fact.upload))
-            assert len(payload) == facts.size_of(fact), (stream.key, fact.upload)
-        if payload:
-            self._keep_hot(stream, fact, payload, sequence, at_ms)
+        if fact.payload:
+            record = HotRecord(fact.offset, fact.payload, fact.lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
+            if stream.hot is None:
+                stream.hot = [record]
+            else:
+                stream.hot.append(record)
+            self.hot_bytes += len(fact.payload)
+        elif fact.lengths:
+            self._keep_from_elsewhere(stream, fact, sequence, at_ms)
         if fact.producer is not None:
             _remember(stream, fact.producer)
         if stream.lease is not None:
@@ -285,13 +298,24 @@ class Machine:
         if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
             stream.seen_ms = stream.lease.renewed_ms
 
-    def _keep_hot(self, stream: Stream, fact: facts.Appended, payload: bytes, sequence: int, at_ms: int) -> None:
-        record = HotRecord(fact.offset, payload, fact.lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
-        if stream.hot is None:
-            stream.hot = [record]
+    def _keep_from_elsewhere(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
+        """An append whose payload came in parts before it, or lies in a transaction's object."""
+        lengths, size = fact.lengths, facts.size_of(fact)
+        assert lengths is not None
+        record: Hot
+        if fact.stored is not None:
+            assert self._payloads is not None
+            ids = (fact.id_ms, fact.id_seq)
+            record = StoredRecord(fact.offset, size, lengths, at_ms, *ids, sequence, fact.stored, self._payloads)
         else:
-            stream.hot.append(record)
-        self.hot_bytes += len(payload)
+            assert fact.upload is not None
+            payload = b"".join(self.uploads.pop(fact.upload))
+            assert len(payload) == size, (stream.key, fact.upload)
+            record = HotRecord(fact.offset, payload, lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
+        if stream.hot is None:
+            stream.hot = []
+        stream.hot.append(record)
+        self.hot_bytes += record.weight
 
     def _hold_snapshot(self, stream: Stream, held: tuple[int, bytes] | None) -> None:
         """Keep a small snapshot in memory until a checkpoint has it, in the place of the one before."""
@@ -305,9 +329,9 @@ class Machine:
         hot = stream.hot
         if hot is None or hot[0].next_offset > stream.earliest:
             return
-        before = stream.hot_from
-        stream.hot = hot[bisect_right(hot, stream.earliest, key=_next_offset) :] or None
-        self.hot_bytes -= stream.hot_from - before
+        trimmed = bisect_right(hot, stream.earliest, key=_next_offset)
+        self.hot_bytes -= sum(record.weight for record in hot[:trimmed])
+        stream.hot = hot[trimmed:] or None
 
     def apply_upload(self, fact: facts.UploadFact, sequence: int) -> None:
         if isinstance(fact, facts.PartsDropped):
@@ -324,6 +348,12 @@ class Machine:
         apply_to_bucket(bucket, fact, at_ms)
         self._bucket_changed(bucket, sequence)
         bucket.settle()
+
+    def _commit_bucket(self, bucket: Bucket, fact: Fact, sequence: int, at_ms: int) -> None:
+        apply_to_bucket(bucket, fact, at_ms)
+        self._bucket_changed(bucket, sequence)
+        if isinstance(fact, facts.TransactionCommitted) and fact.object is not None:
+            self.objects[fact.object] = sequence
 
     def _bucket_changed(self, bucket: Bucket, sequence: int) -> None:
         if bucket.changed <= self._cut_sequence:
@@ -387,8 +417,7 @@ class Machine:
         bucket = self.find_bucket(fact.bucket)
         if bucket is None:
             bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, at_ms, deleted=True)
-        apply_to_bucket(bucket, fact, at_ms)
-        self._bucket_changed(bucket, sequence)
+        self._commit_bucket(bucket, fact, sequence, at_ms)
 
     # -- leaving memory ----------------------------------------------------------------------------
 
@@ -425,12 +454,12 @@ class Machine:
             return
         hot = stream.hot
         assert hot is not None
-        before = stream.hot_from
-        stream.hot = hot[bisect_right(hot, sequence, key=_sequence) :] or None
-        self.hot_bytes -= stream.hot_from - before
+        cold = bisect_right(hot, sequence, key=_sequence)
+        self.hot_bytes -= sum(record.weight for record in hot[:cold])
+        stream.hot = hot[cold:] or None
 
     def _free_hot(self, stream: Stream) -> None:
-        self.hot_bytes -= stream.tail - stream.hot_from
+        self.hot_bytes -= sum(record.weight for record in stream.hot or ())
         stream.hot = None
 
     def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int) -> bool:
@@ -456,11 +485,11 @@ def deadline_ms(stream: Stream, view: StreamRecord) -> int:
     return renewed + lease.ttl_s * 1000
 
 
-def _sequence(record: HotRecord) -> int:
+def _sequence(record: Hot) -> int:
     return record.sequence
 
 
-def _next_offset(record: HotRecord) -> int:
+def _next_offset(record: Hot) -> int:
     return record.next_offset
 
 

@@ -11,7 +11,7 @@ import msgspec
 from ..model.errors import BadRequest, Gone
 from ..model.media import is_json
 from ..model.offsets import BEGINNING, NOW
-from .state import HotRecord, Stream
+from .state import Hot, Stream
 
 
 class Cut(msgspec.Struct, frozen=True, gc=False):
@@ -75,32 +75,32 @@ def is_hot_boundary(stream: Stream, offset: int) -> bool:
     return offset in accumulate(record.lengths or (), initial=record.offset)
 
 
-def _offset(record: HotRecord) -> int:
+def _offset(record: Hot) -> int:
     return record.offset
 
 
-def _cut_bytes(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
+def _cut_bytes(hot: Sequence[Hot], first: int, start: int, bytes_max: int) -> Cut:
     """Whole records while they fit; a single one that does not is cut where the budget ends."""
     last = hot[-1]
-    if start == hot[first].offset and last.offset + len(last.payload) - start <= bytes_max:
+    if start == hot[first].offset and last.next_offset - start <= bytes_max:
         pieces = [record.payload for record in (hot[first:] if first else hot)]
-        return Cut(start, last.offset + len(last.payload), pieces)
+        return Cut(start, last.next_offset, pieces)
     pieces = []
     end = start
     for index in range(first, len(hot)):
         record = hot[index]
-        payload = record.payload if end == record.offset else record.payload[end - record.offset :]
-        if end + len(payload) - start > bytes_max:
-            if not pieces:
-                pieces.append(payload[:bytes_max])
-                end += len(pieces[0])
+        fits = record.next_offset - start <= bytes_max
+        if not fits and pieces:
             break
-        pieces.append(payload)
-        end += len(payload)
+        payload = record.payload if end == record.offset else record.payload[end - record.offset :]
+        pieces.append(payload if fits else payload[:bytes_max])
+        end += len(pieces[-1])
+        if not fits:
+            break
     return Cut(start, end, pieces)
 
 
-def _cut_messages(hot: Sequence[HotRecord], first: int, start: int, bytes_max: int) -> Cut:
+def _cut_messages(hot: Sequence[Hot], first: int, start: int, bytes_max: int) -> Cut:
     pieces: list[bytes] = []
     end = start
     for index in range(first, len(hot)):

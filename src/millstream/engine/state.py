@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ..model.facts import Stored
 from ..model.records import BucketRecord, StreamRecord
 
 
@@ -25,6 +26,46 @@ class HotRecord(msgspec.Struct, frozen=True, gc=False):
     def next_offset(self) -> int:
         return self.offset + len(self.payload)
 
+    @property
+    def weight(self) -> int:
+        """What it takes of the memory for payloads."""
+        return len(self.payload)
+
+
+class Payloads(Protocol):
+    """Where the payloads lie that are not in the journal."""
+
+    def stored(self, where: Stored, size: int) -> bytes: ...
+
+
+class StoredRecord(msgspec.Struct, frozen=True, gc=False):
+    """A `HotRecord` whose payload stays where the transaction put it, until it is in a segment."""
+
+    offset: int
+    size: int
+    lengths: list[int]
+    at_ms: int
+    id_ms: int
+    id_seq: int
+    sequence: int
+    where: Stored
+    payloads: Payloads
+
+    @property
+    def payload(self) -> bytes:
+        return self.payloads.stored(self.where, self.size)
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + self.size
+
+    @property
+    def weight(self) -> int:
+        return 200 + 40 * len(self.lengths)
+
+
+Hot = HotRecord | StoredRecord
+
 
 class Stream(StreamRecord, gc=False):
     """A stream in memory. The inherited fields are the committed state.
@@ -36,7 +77,7 @@ class Stream(StreamRecord, gc=False):
     pending: StreamRecord | None = None
     inflight: int = 0
     changed: int = 0  # sequence of the last committed change; the catalog has it once it checkpointed that far
-    hot: list[HotRecord] | None = None
+    hot: list[Hot] | None = None
     snapshot_hot: tuple[int, bytes] | None = None  # sequence and bytes of a small one that is not in a segment yet
     followers: dict[Any, None] | None = None  # of `node.followers`; the engine only asks whether there are any
     producers: dict[str, tuple[int, int]] | None = None  # (epoch, seq), as far as loaded

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from .errors import BadRequest
-from .facts import BucketSettings, Producer
+from .facts import BucketSettings, Producer, Stored
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
@@ -104,5 +104,38 @@ class DeleteBucket(msgspec.Struct, frozen=True, gc=False):
     bucket: str
 
 
+class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Messages of one stream that lie one after the other in a transaction's object."""
+
+    stored: Stored
+    lengths: list[int]
+
+
+class Addition(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a transaction adds to one stream."""
+
+    stream: str  # its name inside the bucket
+    slices: list[Slice]
+    fault: str | None = None  # why a message is no JSON, which matters if the stream is
+
+
+class CommitTransaction(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+    app: str
+    version: int
+    additions: list[Addition]
+    messages: int = 0
+    bytes: int = 0
+    object: int | None = None
+    create: bool = False
+    content_type: str | None = None
+
+
+class ForgetTransactions(msgspec.Struct, frozen=True, gc=False):
+    bucket: str
+    app: str
+
+
 BucketCommand = CreateBucket | ChangeBucket | DeleteBucket
-Command = Create | Append | Delete | Expire | Touch | Trim | PublishSnapshot | BucketCommand
+TransactionCommand = CommitTransaction | ForgetTransactions
+Command = Create | Append | Delete | Expire | Touch | Trim | PublishSnapshot | BucketCommand | TransactionCommand

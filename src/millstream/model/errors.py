@@ -8,10 +8,12 @@
      │    │    └── PositionGone       a place in the log that the archive does not reach
      │    ├── Conflict              well-formed, but the stream's state says no
      │    │    ├── StreamClosed
-     │    │    └── SequenceGap
+     │    │    ├── SequenceGap
+     │    │    └── TransactionRefused  with the reasons
      │    ├── Fenced                a newer epoch of this producer exists
      │    ├── NotAcceptable         none of the formats asked for can be had
      │    ├── PreconditionFailed    If-Match names another state
+     │    ├── UnsupportedMedia      a body of a type that is not understood here
      │    ├── TooLarge              over a documented limit
      │    └── TooMany               over a cap that only the operator can raise
      ├── Unavailable              the server cannot do it now; retry later
@@ -25,6 +27,9 @@ How they look on the wire is one table per protocol (`protocol/http/error_table.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class MillstreamError(Exception):
@@ -91,6 +96,24 @@ class SequenceGap(Conflict):
         self.received = received
 
 
+class Reason(NamedTuple):
+    """Why a transaction cannot be committed: about a part, or about a stream."""
+
+    code: str
+    message: str
+    part: str | None = None
+    stream: str | None = None
+
+
+class TransactionRefused(Conflict):
+    code = "transaction_refused"
+
+    def __init__(self, reasons: Sequence[Reason], count: int) -> None:
+        super().__init__(f"Nothing was appended, for {count} reason{'s' * (count != 1)}: {reasons[0].message}")
+        self.reasons = reasons
+        self.count = count  # of all, the listed ones among them
+
+
 class Fenced(Refused):
     code = "producer_fenced"
 
@@ -105,6 +128,10 @@ class NotAcceptable(Refused):
 
 class PreconditionFailed(Refused):
     code = "precondition_failed"
+
+
+class UnsupportedMedia(Refused):
+    code = "unsupported_media_type"
 
 
 class TooLarge(Refused):

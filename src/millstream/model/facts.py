@@ -29,6 +29,14 @@ class BucketSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     caching: str = "public"  # or "private": for whom reads may be cached
 
 
+class Stored(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a payload lies that is not in the journal: in the object of a transaction."""
+
+    object: int
+    at: int
+    crc: int
+
+
 class BucketCreated(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     bucket: str
     implicit: bool = False
@@ -66,6 +74,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     producer: Producer | None = None
     stream_seq: str | None = None
     upload: int | None = None  # the payload lies in an earlier upload's parts; `lengths` is given then
+    stored: Stored | None = None  # the payload lies in a transaction's object; `lengths` is given then
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
@@ -128,7 +137,27 @@ class SnapshotPublished(msgspec.Struct, frozen=True, array_like=True, tag=13, gc
     trims: bool = True  # what lies before `offset` is no longer kept
 
 
-BucketFact = BucketCreated | BucketDeleted | BucketChanged
+class TransactionCommitted(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
+    """An application's transaction, with the facts before it in the same batch: they stand or fall together."""
+
+    bucket: str
+    app: str
+    version: int
+    messages: int = 0
+    bytes: int = 0
+    streams: int = 0
+    created: int = 0  # of these streams
+    object: int | None = None  # where the payloads lie; None for a transaction without messages
+
+
+class TransactionsForgotten(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
+    """An application's last version is not remembered any more."""
+
+    bucket: str
+    app: str
+
+
+BucketFact = BucketCreated | BucketDeleted | BucketChanged | TransactionCommitted | TransactionsForgotten
 StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished
 UploadFact = PartStored | PartsDropped
 Fact = BucketFact | StreamCreated | StreamFact | UploadFact
@@ -136,7 +165,7 @@ Fact = BucketFact | StreamCreated | StreamFact | UploadFact
 
 def size_of(fact: Appended) -> int:
     """How many bytes the fact adds to its stream."""
-    return len(fact.payload) if fact.upload is None else sum(fact.lengths or ())
+    return len(fact.payload) if fact.upload is None and fact.stored is None else sum(fact.lengths or ())
 
 
 def message_count(fact: Appended) -> int:

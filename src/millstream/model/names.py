@@ -14,6 +14,7 @@ from .errors import BadRequest
 DEFAULT_BUCKET = "_default"
 HAND_OFF_BUCKETS = frozenset({DEFAULT_BUCKET, "_s3p"})  # neither created nor deleted by hand
 NAME_BYTES_MAX = 1024
+BUCKETED_KEY_BYTES_MAX = 122  # of a stream that is created under /{bucket}/
 _RESERVED_STREAM = "streams"  # the listing endpoint of a bucket
 _RESERVED_BUCKET = "__ds"  # upstream's control routes
 _PLAIN = re.compile(rb"(?!__ds)[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
@@ -67,3 +68,16 @@ def _checked_name(name: str) -> str:
     if len(name.encode()) > NAME_BYTES_MAX:
         raise BadRequest(f"A stream name takes at most {NAME_BYTES_MAX} bytes.", code="bad_name")
     return name
+
+
+def fault_in_new_name(bucket: str, name: str) -> str | None:
+    """Why a stream of this name may not be created in a bucket that has URLs of its own; None if it may."""
+    if not name or "\0" in name or ".." in name:
+        return "A stream name must not be empty or hold NUL or '..'."
+    if "/" in name:
+        return "A stream name must not hold '/' here. Use /v1/stream/{path} for paths."
+    if name == _RESERVED_STREAM:
+        return f"The stream name '{_RESERVED_STREAM}' is reserved."
+    if len(f"{bucket}/{name}".encode()) > BUCKETED_KEY_BYTES_MAX:
+        return f"Bucket and stream name take {BUCKETED_KEY_BYTES_MAX} bytes together at most."
+    return None

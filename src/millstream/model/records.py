@@ -68,6 +68,17 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     snapshot: Snapshot | None = None
 
 
+class Application(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The last transaction an application has committed."""
+
+    version: int
+    messages: int
+    bytes: int
+    streams: int
+    created: int
+    at_ms: int
+
+
 class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     name: str
     created_ms: int
@@ -75,6 +86,7 @@ class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     deleted: bool = False
     streams: int = 0
     settings: BucketSettings = DEFAULT_BUCKET_SETTINGS
+    apps: dict[str, Application] | None = None  # who writes transactions; never changed, only replaced
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -17,6 +17,7 @@ class Outcome(Enum):
     EXPIRED = "expired"
     TOUCHED = "touched"
     CHANGED = "changed"
+    COMMITTED = "committed"
     TRIMMED = "trimmed"
     PUBLISHED = "published"
     NOTHING = "nothing"

@@ -25,6 +25,7 @@ from ..storage.archive.object import (
 from ..storage.catalog import CatalogWriter
 from ..storage.catalog.archives import ArchivedChunk, ArchiveUse, Loss
 from ..storage.objects import LocalObjects
+from ..storage.transactions.objects import whole_fact
 
 _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
@@ -55,9 +56,18 @@ class Archiver:
         if not buckets:
             return
         builder = ArchiveBuilder(next_archive(self._catalog))
-        size = builder.write(self._objects, ((name, *content) for name, content in sorted(buckets.items())))
+        size = builder.write(
+            self._objects,
+            ((name, self._with_payloads(happened), names) for name, (happened, names) in sorted(buckets.items())),
+        )
         add_to_catalog(self._catalog, builder, size)
         self._catalog.archives.add_losses(losses_in(log, records))
+
+    def _with_payloads(self, happened: list[ArchivedFact]) -> Iterator[ArchivedFact]:
+        """Facts with the payloads that lie in transactions' objects, read as they are needed."""
+        for row in happened:
+            whole = whole_fact(self._objects, row.fact)
+            yield row if whole is row.fact else row._replace(fact=whole)
 
     def _remove_orphans(self) -> None:
         """A crash before the commit leaves an object whose number will be given again."""

@@ -30,6 +30,7 @@ from ..storage.catalog.archives import ArchivedChunk
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block
 from ..storage.segments.segment import segment_name
+from ..storage.transactions.objects import whole_fact
 from .feed import Feed
 from .leases import Lease, LeaseBook
 from .recent import RecentChange, RecentFacts, losses_of
@@ -224,7 +225,14 @@ class Bulk:
             yield rows, selection._replace(first_offset=range_.first_offset, gone={})
         else:
             for changes in _slices(range_.changes):
-                yield rows_of_facts(plan.bucket, _collected(changes)), selection
+                yield rows_of_facts(plan.bucket, _collected(self._whole(changes))), selection
+
+    def _whole(self, changes: list[RecentChange]) -> list[RecentChange]:
+        """With the payloads that lie in transactions' objects."""
+        try:
+            return [change._replace(fact=whole_fact(self._objects, change.fact)) for change in changes]
+        except OSError as error:
+            raise _unreadable("A transaction's object", error) from None
 
     def _chunk(self, place: ArchiveRange) -> Chunk:
         return Chunk(self._read(place))
@@ -233,8 +241,12 @@ class Bulk:
         try:
             return self._objects.get_range(place.object, place.at, place.size)
         except OSError as error:
-            log.error("%s cannot be read: %s", place.object, error)
-            raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
+            raise _unreadable(place.object, error) from None
+
+
+def _unreadable(name: str, error: OSError) -> Unavailable:
+    log.error("%s cannot be read: %s", name, error)
+    return Unavailable("The data cannot be read from disk now; the server's log has more.")
 
 
 class _Budget:
@@ -346,4 +358,6 @@ def _filled(fact: Fact) -> Fact:
 
 
 def _payload_size(fact: Fact) -> int:
+    if type(fact) is facts.Appended:
+        return facts.size_of(fact)
     return len(getattr(fact, "payload", b""))

@@ -11,6 +11,7 @@ Order of safety: segment and archive object written and synced -> catalog commit
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -28,10 +29,14 @@ from ..storage.journal.recovery import read_batches
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+from ..storage.transactions.objects import whole_fact
 from .archiving import Archiver, Logged
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
+_FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
+
+_BUCKET_FACTS = frozenset(get_args(facts.BucketFact))
 
 # A fact about a stream, its sequence and its time. A plain tuple: one is made for every append.
 Happened = tuple[facts.StreamFact, int, int]
@@ -66,7 +71,7 @@ class Stretch:
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
             self.log.append((fact, sequence, at_ms))
-        elif kind is facts.BucketCreated or kind is facts.BucketDeleted or kind is facts.BucketChanged:
+        elif kind in _BUCKET_FACTS:
             self.bucket_facts.append((fact, at_ms))  # type: ignore[arg-type]
             self.log.append((fact, sequence, at_ms))
         else:
@@ -204,19 +209,40 @@ class Checkpointer:
             if records[number].deleted:
                 continue
             record = records[number]
-            offset, columns = columns_in(stretch.happened[number], record.earliest)
+            for appends in self._in_memory(stretch.happened[number]):
+                offset, columns = columns_in(appends, record.earliest)
+                if columns.payloads:
+                    builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
+                    builder.add(number, offset, columns)
+                if builder is not None and builder.size >= _STRETCH_BYTES_MAX:
+                    self._finish(builder)
+                    builder = None
             snapshots = _published_in(stretch.happened[number]) if record.snapshot is not None else []
-            if columns.payloads or snapshots:
+            if snapshots:
                 builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
-            if columns.payloads and builder is not None:
-                builder.add(number, offset, columns)
-            if snapshots and builder is not None:
                 fact, sequence, at_ms = snapshots[-1]
                 if fact.payload:  # a large one is an object already, an empty one is nothing
                     builder.add_snapshot(number, fact.offset, fact.payload, at_ms, sequence)
         if builder is not None:
-            size = builder.finish(self.objects)
-            self.catalog.add_segment(builder.segment, size, builder.extents)
+            self._finish(builder)
+
+    def _finish(self, builder: SegmentBuilder) -> None:
+        size = builder.finish(self.objects)
+        self.catalog.add_segment(builder.segment, size, builder.extents)
+
+    def _in_memory(self, happened: list[Happened]) -> Iterator[list[Happened]]:
+        """What happened to a stream, with the payloads that lie in transactions' objects; a few of those at a time."""
+        ready: list[Happened] = []
+        fetched = 0
+        for fact, sequence, at_ms in happened:
+            whole = whole_fact(self.objects, fact)
+            if whole is not fact:
+                fetched += facts.size_of(whole)  # type: ignore[arg-type]
+            ready.append((whole, sequence, at_ms))  # type: ignore[arg-type]
+            if fetched >= _FETCHED_BYTES_MAX:
+                yield ready
+                ready, fetched = [], 0
+        yield ready
 
     def _save_producers(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
         for number, happened in stretch.happened.items():

@@ -18,6 +18,7 @@ from ..storage.archive.object import archive_name
 from ..storage.catalog import CatalogReader
 from ..storage.catalog.archives import ArchivedChunk
 from ..storage.objects import LocalObjects
+from ..storage.transactions.objects import whole_fact
 from .followers import Follower
 from .recent import BucketTail, RecentChange, RecentFacts, losses_of
 from .writer import Writer
@@ -152,6 +153,8 @@ class Feed:
         changes = tail.changes
         for index in range(tail.behind(after), len(changes)):
             change = changes[index]
+            if wish.with_data:
+                change = change._replace(fact=whole_fact(self._objects, change.fact))
             if not collector.take_all(_recent_entries(change, wish, lost)):
                 return Page(collector.entries, collector.end, False)
         return Page(collector.entries, now, True)
@@ -250,7 +253,7 @@ def _recent_entries(change: RecentChange, wish: FeedWish, lost: Losses) -> list[
     sizes: list[int] = []
     data = None
     if isinstance(fact, facts.Appended):
-        sizes = [len(fact.payload)] if fact.lengths is None else fact.lengths
+        sizes = [facts.size_of(fact)] if fact.lengths is None else fact.lengths
         data = memoryview(fact.payload) if wish.with_data else None
     stream = ChunkStream(change.stream.number, name, change.stream.content_type)
     return _Change(change.sequence, change.at_ms, change.offset, stream, fact, sizes, data).entries(lost)

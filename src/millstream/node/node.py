@@ -24,6 +24,7 @@ from ..storage.data_dir import DataDir, lock_directory
 from ..storage.files import Files
 from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
+from ..storage.transactions.objects import StoredPayloads
 from .bulk import Bulk
 from .clock import WallClock
 from .expiry import Sweeper
@@ -36,6 +37,9 @@ from .recent import RecentFacts
 from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
 from .snapshots import remove_orphans
+from .staged_parts import Leftovers, find_leftovers
+from .staging_worker import StagingWorker
+from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
@@ -65,6 +69,11 @@ class NodeLimits(msgspec.Struct, frozen=True):
     lease_s: float = 300.0
     producers_max: int = 10_000
     ttl_renewal: bool = True
+    append_bytes_max: int = 64 << 20
+    staged_ttl_s: float = 86_400.0
+    staged_bytes_max: int = 64 << 30
+    transaction_bytes_max: int = 4 << 30
+    transaction_apps_max: int = 1000
     retention_every_s: float = 60.0
 
 
@@ -80,6 +89,8 @@ class Recovered:
     catalog: CatalogReader
     clock: WallClock
     machine: Machine
+    objects: LocalObjects
+    leftovers: Leftovers
     replayed: list[Replayed]
     recovery_s: float
 
@@ -99,7 +110,7 @@ class Node:
         self._files = recovered.files
         self._lock_fd = recovered.lock_fd
         self.objects_root = self._data_dir.objects.absolute()
-        self.objects = LocalObjects(self._data_dir.objects, self._files)
+        self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
@@ -120,6 +131,7 @@ class Node:
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
+        self.transactions = self._make_transactions(recovered.leftovers)
         self.retention = Retention(
             self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
         )
@@ -152,11 +164,28 @@ class Node:
             now_s=time.monotonic,
         )
 
+    def _make_transactions(self, leftovers: Leftovers) -> Transactions:
+        limits = self.limits
+        worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
+        transactions = Transactions(
+            self.machine,
+            self.writer,
+            self.objects,
+            self.clock,
+            worker,
+            TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
+            leftovers,
+        )
+        transactions.on_committed = self._transaction_committed
+        self.upkeep.on_cooled = transactions.cooled
+        return transactions
+
     def start(self) -> None:
         for upload in list(self.machine.uploads):
             self.writer.drop_upload(upload)  # their clients were never answered
         self.upkeep.start()
         self.sweeper.start()
+        self.transactions.start()
         self.retention.start()
         self._watch = asyncio.create_task(self._watch_limits(), name="limits")
 
@@ -167,6 +196,7 @@ class Node:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
         await self.sweeper.stop()
+        await self.transactions.close()
         await self.retention.stop()
         await self.writer.drain()
         await self.upkeep.stop()
@@ -236,6 +266,9 @@ class Node:
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
 
+    def _transaction_committed(self, size: int) -> None:
+        self.upkeep.bytes_since_cut += size
+
     async def _watch_limits(self) -> None:
         while True:
             try:
@@ -281,15 +314,21 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
         prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
+        objects = LocalObjects(data_dir.objects, files)
         machine = Machine(
             catalog,
             incarnation=journal.incarnation,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
+            apps_max=limits.transaction_apps_max,
+            payloads=StoredPayloads(objects),
         )
         replayed = replay(machine, journal, catalog, clock)
+        leftovers = find_leftovers(objects, machine)
         seconds = time.monotonic() - started
-        return Recovered(limits, data_dir, files, lock_fd, journal, catalog, clock, machine, replayed, seconds)
+        return Recovered(
+            limits, data_dir, files, lock_fd, journal, catalog, clock, machine, objects, leftovers, replayed, seconds
+        )
     except BaseException:
         files.close(lock_fd)
         raise

@@ -74,6 +74,7 @@ class Upkeep:
         self._evicted_at = -1
         self._next_eviction_s = now_s() + _EVICT_EVERY_S
         self.bytes_since_cut = machine.hot_bytes
+        self.on_cooled: Callable[[int], None] = lambda _: None  # memory needs nothing up to this sequence any more
         self.checkpoints = 0
         self.merges = 0
         self.failures = 0
@@ -105,6 +106,7 @@ class Upkeep:
         self._machine.cut_is_saved()
         self._recent.forget(through)
         await self._cool(streams, buckets, through)
+        self.on_cooled(through)
         self.checkpoints += 1
 
     # -- when ------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 def main() -> int:
     assignment = msgspec.json.decode(sys.argv[1], type=Assignment)
-    _die_with(assignment.parent)
+    die_with(assignment.parent)
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -100,7 +100,7 @@ def serve(assignment: Assignment) -> None:
             return
         request = msgspec.json.decode(line, type=Request)
         _report(Report(checkpointer.advance(request.through)))
-        _give_back_memory()
+        give_back_memory()
         merge_due = True
 
 
@@ -113,13 +113,13 @@ def _report(report: Report) -> None:
     sys.stdout.buffer.flush()
 
 
-def _give_back_memory() -> None:
+def give_back_memory() -> None:
     """A checkpoint needs much memory for a moment; the allocator would keep it for the next one."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask the kernel to end us with the server, even when it is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

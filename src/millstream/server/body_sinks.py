@@ -116,6 +116,8 @@ class ObjectSink:
         return await self._end_with(self._writer.content)
 
     async def _end_with(self, last: Callable[[], T]) -> T:
+        if not self._is_ours:
+            raise Unavailable("The connection was lost before the body was taken.", code="body_not_stored")
         self._is_ours = False
         self._resume()  # what comes now is another request
         try:

@@ -18,6 +18,7 @@ from ..protocol.http.extension.paths import (
     check_stream,
     parse_bucketed,
 )
+from ..protocol.http.extension.transactions import TRANSACTIONS
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .bulk_routes import BulkRoutes
@@ -26,6 +27,7 @@ from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .snapshot_routes import SnapshotRoutes
 from .stream_routes import StreamRoutes
+from .transaction_routes import TransactionRoutes
 
 _JSON = b"Content-Type: application/json\r\n"
 
@@ -34,6 +36,7 @@ class BucketRoutes:
     def __init__(self, node: Node, streams: StreamRoutes) -> None:
         self._node = node
         self._streams = streams
+        self._transactions = TransactionRoutes(node, streams.settings)
         self._snapshots = SnapshotRoutes(streams)
         self._feeds = FeedRoutes(streams)
         self._bulk = BulkRoutes(streams)
@@ -42,6 +45,9 @@ class BucketRoutes:
         path = parse_bucketed(request.path)
         if path.stream is None:
             self._serve_bucket(conn, request, path.bucket)
+        elif path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
+            check_bucket(path.bucket)
+            self._transactions.serve(conn, request, path.bucket, path.rest[1:])
         elif path.stream == LISTING:
             check_bucket(path.bucket)
             self._serve_streams(conn, request, path)
@@ -55,6 +61,9 @@ class BucketRoutes:
     def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
         """Where a large body goes that is about to arrive; None: into memory."""
         path = parse_bucketed(request.path)
+        if path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
+            check_bucket(path.bucket)
+            return self._transactions.claim_body(conn, request, path.bucket, path.rest[1:])
         if path.stream is None or path.stream == LISTING or not path.rest:
             return None
         return self._snapshots.claim_body(conn, request, path)

@@ -58,6 +58,10 @@ class Metrics:
         yield counter("millstream_upkeep_failures", "Deaths of the upkeep process.", node.upkeep.failures)
         yield counter("millstream_expired", "Streams swept after their time was up.", node.sweeper.expired)
         yield counter("millstream_retention_trims", "Streams trimmed by retention.", node.retention.trimmed)
+        transactions = node.transactions
+        yield counter("millstream_transactions", "Transactions committed.", transactions.commits)
+        yield gauge("millstream_staged_parts", "Parts that wait for their commit.", len(transactions.parts))
+        yield gauge("millstream_staged_bytes", "Bytes of staged messages.", transactions.parts.bytes)
         yield gauge("millstream_recovered_facts", "Facts replayed at the last start.", node.replayed)
         yield gauge("millstream_recovery_seconds", "Time the last replay took.", node.recovery_s)
         count, size, live = node.catalog.segment_bytes()

@@ -182,6 +182,12 @@ class Settings:
     # Streams
     ttl_renewal: bool = _key(Kind.SWITCH, True, "use renews a stream's TTL; false counts from creation")
     producers_max: int = _count(10_000, 1, 10_000_000, "producers one stream remembers; more get 429")
+    # Transactions
+    staged_part_bytes_max: int = _size(4 * GIB, KIB, TIB, "largest part of a transaction; above it 413")
+    staged_bytes_max: int = _size(64 * GIB, KIB, 1024 * TIB, "all staged parts together; above it 503")
+    staged_ttl_s: float = _seconds(86_400.0, 0.05, 604_800, "time after which a staged part is dropped")
+    transaction_bytes_max: int = _size(4 * GIB, KIB, TIB, "messages of one transaction together; above it 413")
+    transaction_apps_max: int = _count(1_000, 1, 100_000, "applications one bucket remembers; more get 429")
     # Journal
     journal_file_bytes: int = _size(64 * MIB, 64 * KIB, 4 * GIB, "size at which the journal starts a new file")
     batch_bytes_max: int = _size(MIB, 4 * KIB, 64 * MIB, "most bytes in one group commit")

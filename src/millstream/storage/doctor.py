@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Literal
 
 from ..model.errors import MillstreamError
+from ..model.facts import Appended, size_of
 from .catalog import CatalogReader, CatalogWriter
 from .data_dir import DataDir, check_stamp, lock_directory
 from .files import Files
 from .journal.file import start_file
 from .journal.record import FileHeader
-from .journal.recovery import Damage, JournalScan, scan_journal
+from .journal.recovery import Damage, JournalScan, read_batches, scan_journal
 from .objects import LocalObjects
 from .segments.block import decode_block
 from .segments.segment import FOLDER, read_index, segment_number
+from .transactions.objects import read_stored
 
 REMOVED = "removed"
 
@@ -56,6 +58,7 @@ def examine(data_dir: Path) -> Report:
         findings += _examine_journal(place, Files())
         findings += _examine_catalog(place)
         findings += _examine_segments(place)
+        findings += _examine_transactions(place, Files())
     except (MillstreamError, sqlite3.DatabaseError, OSError) as error:
         findings.append(Finding("error", str(error), "Restore the directory from a backup."))
     return _report(findings)
@@ -176,6 +179,29 @@ def _examine_segments(place: DataDir) -> list[Finding]:
                 Finding("error", f"{present[segment]}: {error.message}", "Restore the segment from a backup.")
             )
     return [Finding("ok", f"{blocks} blocks in {len(known & present.keys())} segments read well"), *findings]
+
+
+def _examine_transactions(place: DataDir, files: Files) -> list[Finding]:
+    """What the journal has committed and the segments do not have yet must be in the transactions' objects."""
+    if scan_journal(place.journal, files).damage is not None:
+        return []
+    catalog = CatalogReader(place.catalog)
+    applied = catalog.state("applied") or 0
+    catalog.close()
+    store = LocalObjects(place.objects, files)
+    checked = 0
+    for batch in read_batches(place.journal, files, applied):
+        for fact in batch.facts:
+            if isinstance(fact, Appended) and fact.stored is not None:
+                try:
+                    read_stored(store, fact.stored, size_of(fact))
+                except (MillstreamError, OSError) as error:
+                    return [Finding("error", f"a transaction's messages cannot be read: {error}", _RESTORE_OBJECT)]
+                checked += 1
+    return [Finding("ok", f"{checked} appends of transactions read well")] if checked else []
+
+
+_RESTORE_OBJECT = "Restore the object from a backup: it has acknowledged data that is nowhere else."
 
 
 def _save_and_truncate(place: DataDir, files: Files, scan: JournalScan, damage: Damage) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -65,6 +66,13 @@ class LocalObjects:
         buffer = self._buffers.take(size)
         return buffer if self._files.pread_cached(self._descriptor(name), buffer, at) else None
 
+    def get_range_open(self, name: str, at: int, size: int) -> bytes:
+        """The range through a descriptor that stays open. For one thread only."""
+        data = self._files.pread(self._descriptor(name), size, at)
+        if len(data) != size:
+            raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
+        return data
+
     def open(self, name: str) -> OpenObject:
         """Read an object piece by piece; it stays readable even if it is deleted meanwhile."""
         return OpenObject(self._files, self._files.open_read(self._root / name))
@@ -89,6 +97,16 @@ class LocalObjects:
         except FileNotFoundError:
             return
         self._files.sync_directory((self._root / name).parent)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove many objects of one folder that are not open; absent ones are fine. Safe in any thread."""
+        folder: Path | None = None
+        for name in names:
+            folder = (self._root / name).parent
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(self._root / name)
+        if folder is not None:
+            self._files.sync_directory(folder)
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
         folder = self._root / prefix

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 
 import msgspec
 
 from ...model.commands import EMPTY_BODY, Body
 from ...model.errors import BadRequest
+from ...model.json_text import HALF_PAIR, lenient
 
 _WHITE_SPACE = b" \t\r\n"
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _value = msgspec.json.Decoder(msgspec.Raw)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -33,7 +31,7 @@ def split_body(body: bytes) -> Body:
     except RecursionError:
         return _fault("it is nested too deeply")
     except msgspec.DecodeError as error:
-        if _HALF_PAIR.search(body) is None:
+        if HALF_PAIR.search(body) is None:
             return _fault(str(error))
         return _split_with_half_pairs(body.decode())
     if not messages:
@@ -49,9 +47,9 @@ def _split_with_half_pairs(text: str) -> Body:
     try:
         start = _skip(text, 0)
         if text[start : start + 1] != "[":
-            _, end = _lenient.raw_decode(text, start)
+            _, end = lenient.raw_decode(text, start)
             return Body(text[start:end].encode()) if _skip(text, end) == len(text) else _fault("it does not end there")
-        _lenient.decode(text)
+        lenient.decode(text)
         messages = list(_elements(text, start + 1))
     except (ValueError, RecursionError) as error:
         return _fault(str(error))
@@ -64,7 +62,7 @@ def _elements(text: str, at: int) -> Iterator[bytes]:
     """The elements of an array that is known to be valid and not empty."""
     while True:
         at = _skip(text, at)
-        _, end = _lenient.raw_decode(text, at)
+        _, end = lenient.raw_decode(text, at)
         yield text[at:end].encode()
         at = _skip(text, end)
         if text[at] == "]":
@@ -76,13 +74,6 @@ def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t\r\n":
         at += 1
     return at
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_lenient = json.JSONDecoder(parse_constant=_no_constant, parse_int=str, parse_float=str)
 
 
 def _fault(why: str) -> Body:

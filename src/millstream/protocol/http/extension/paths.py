@@ -7,13 +7,13 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from ....model.errors import BadRequest, NotFound
+from ....model.names import BUCKETED_KEY_BYTES_MAX as _KEY_BYTES_MAX
 
 _PREFIX = b"/ds/"
 _BUCKET = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 _RESERVED_FIRST = frozenset({"ds", "v1", "ui"})
 _RESERVED_BUCKETS = frozenset({"healthz", "readyz", "metrics", "cluster"})
 LISTING = "streams"
-_KEY_BYTES_MAX = 122
 
 
 class BucketedPath(NamedTuple):

@@ -1,0 +1,111 @@
+"""The serving side of the staging process: one job after the other, and another process when one dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ..model.errors import BadRequest, TransactionRefused, Unavailable
+from .staging_process import Job, JobReport, StagingAssignment
+
+log = logging.getLogger(__name__)
+
+_WAITING_MAX = 256
+_LINE_BYTES_MAX = 1 << 20
+_END_S = 10
+
+
+class StagingWorker:
+    def __init__(self, data_dir: Path, lock_fd: int, message_bytes_max: int) -> None:
+        self._data_dir = data_dir
+        self._lock_fd = lock_fd
+        self._message_bytes_max = message_bytes_max
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._closed = False
+
+    async def run(self, job: Job) -> JobReport:
+        """Have a job done. Raises what it was refused for."""
+        if self._waiting >= _WAITING_MAX:
+            raise Unavailable("Too many transactions are being staged and committed. Try again.")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                report = await self._ask(job)
+        finally:
+            self._waiting -= 1
+        if report.bad_request:
+            raise BadRequest(report.bad_request, code="bad_part")
+        if report.reasons:
+            raise TransactionRefused(report.reasons, report.reason_count)
+        if report.failure:
+            log.error("The staging process could not do its work: %s", report.failure)
+            raise Unavailable("The part or transaction could not be worked on; the server's log has more. Try again.")
+        return report
+
+    async def _ask(self, job: Job) -> JobReport:
+        try:
+            process = await self._ensure_process()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            await process.stdin.drain()
+            line = await process.stdout.readline()
+        except OSError as error:
+            line = b""
+            log.error("The staging process cannot be used: %s", error)
+        except asyncio.CancelledError:
+            await self._end(patience_s=0)  # its answer would be taken for the next one's
+            raise
+        if not line:
+            await self._end()
+            return JobReport(failure="the process has ended")
+        return msgspec.json.decode(line, type=JobReport)
+
+    async def _ensure_process(self) -> asyncio.subprocess.Process:
+        if self._closed:
+            raise Unavailable("The server stops.")
+        if self._process is None:
+            assignment = StagingAssignment(str(self._data_dir.absolute()), self._message_bytes_max, os.getpid())
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "millstream.node.staging_process",
+                msgspec.json.encode(assignment).decode(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(self._lock_fd,),
+                limit=_LINE_BYTES_MAX,
+            )
+        return self._process
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._end()
+
+    def kill(self) -> None:
+        """End the process now, whatever it does."""
+        self._closed = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _end(self, patience_s: float = _END_S) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), patience_s)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

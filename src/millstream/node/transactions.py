@@ -1,0 +1,361 @@
+"""The road of a transaction: stage parts, merge them, commit.
+
+    stage    body in a file -> the staging process makes a sorted part of it, synced -> known here
+    commit   the staging process merges the parts into one object, synced -> one batch of facts that point into it
+
+The batch is the commit: before it nothing is visible, and it is there as a whole or not at all. What a crash leaves
+behind is an object that no fact names. See docs/decisions/0010.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from ..engine.machine import Machine
+from ..engine.transactions import REASONS_MAX, is_duplicate
+from ..model.commands import Addition, Command, CommitTransaction, ForgetTransactions
+from ..model.errors import (
+    MillstreamError,
+    OutcomeUnknown,
+    Reason,
+    TooLarge,
+    TooMany,
+    TransactionRefused,
+    Unavailable,
+)
+from ..model.records import Application
+from ..model.replies import Outcome, Receipt
+from ..storage.objects import LocalObjects
+from ..storage.transactions.objects import decode_additions, object_name, read_additions
+from ..storage.transactions.parts import PartHead, part_name
+from .clock import WallClock
+from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
+from .staging_process import MergeJob, StageJob
+from .staging_worker import StagingWorker
+from .writer import Answer, Writer
+
+log = logging.getLogger(__name__)
+
+MESSAGES_MAX = 2_000_000
+STREAMS_MAX = 100_000
+_SWEEP_S = 5.0
+_SWEEP_PARTS = 1000  # that expire in one step
+
+
+class TransactionLimits(msgspec.Struct, frozen=True):
+    staged_ttl_s: float
+    staged_bytes_max: int
+    transaction_bytes_max: int
+    objects_kept_s: float = 60.0  # after the segments have what is in them, for reads that are under way
+
+
+class PartName(msgspec.Struct, frozen=True):
+    """A part as a commit lists it."""
+
+    part: str
+    etag: str | None = None
+
+
+class Committed(msgspec.Struct, frozen=True):
+    application: Application
+    is_duplicate: bool
+
+
+class Transactions:
+    def __init__(
+        self,
+        machine: Machine,
+        writer: Writer,
+        objects: LocalObjects,
+        clock: WallClock,
+        worker: StagingWorker,
+        limits: TransactionLimits,
+        leftovers: Leftovers,
+    ) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._objects = objects
+        self._clock = clock
+        self._worker = worker
+        self._limits = limits
+        self.parts = StagedParts()
+        self.stored = set(leftovers.objects)  # the transactions' objects that are there
+        self._preparing: set[int] = set()  # those among them that no fact names yet
+        self._last_number = max((*leftovers.objects, *(part.number for part in leftovers.parts)), default=0)
+        self._locks: WeakValueDictionary[App, asyncio.Lock] = WeakValueDictionary()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._garbage = self._take_up(leftovers.parts)
+        self.on_committed: Callable[[int], None] = lambda _: None  # so many bytes wait for segments
+        self.commits = 0
+
+    def _take_up(self, parts: Iterable[StagedPart]) -> list[str]:
+        """Know parts again after a restart, the oldest first; the objects of those that are of no use."""
+        garbage = []
+        for part in parts:
+            if self._is_outdated(part.head):
+                garbage.append(part_name(part.number))
+            elif (former := self.parts.add(part)) is not None:
+                garbage.append(part_name(former.number))
+        return garbage
+
+    # -- its life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._sweeper = asyncio.create_task(self._sweep_forever(), name="transactions")
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        await self._worker.close()
+
+    def abandon(self) -> None:
+        """Let go as a killed process does."""
+        self._worker.kill()
+
+    # -- staging -----------------------------------------------------------------------------------------
+
+    def admit(self, bucket: str, app: str, version: int, part: str) -> bool:
+        """Whether a part is wanted: False when its version is committed. Raises when it is refused."""
+        if is_duplicate(app, version, self._machine.visible_bucket(bucket).apps):
+            return False
+        if self._writer.refusal is not None:
+            raise self._writer.refusal
+        if self.parts.bytes >= self._limits.staged_bytes_max:
+            raise Unavailable(
+                f"{self.parts.bytes} bytes are staged, the limit is {self._limits.staged_bytes_max} "
+                "(staged_bytes_max). Commit or delete some.",
+                code="too_much_staged",
+            )
+        present = self.parts.version((bucket, app), version)
+        if part not in present and (len(present) >= PARTS_MAX or len(self.parts) >= ALL_PARTS_MAX):
+            raise TooMany(
+                f"A transaction has at most {PARTS_MAX} parts, and {ALL_PARTS_MAX} may be staged in all.",
+                code="too_many_parts",
+            )
+        return True
+
+    async def stage(
+        self, bucket: str, app: str, version: int, part: str, body: str, is_arrow: bool
+    ) -> StagedPart | None:
+        """Make a part of a body that lies in the object store; None when its version is committed meanwhile."""
+        created_ms = self._machine.visible_bucket(bucket).created_ms
+        head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
+        number = self._next_number()
+        report = await self._worker.run(StageJob(body, is_arrow, number, head))
+        assert report.head is not None
+        staged = StagedPart(number, report.head)
+        try:
+            async with self._lock((bucket, app)):  # a commit that is running knows which parts it has
+                wanted = self.admit(bucket, app, version, part) and not self._is_outdated(staged.head)
+                former = self.parts.add(staged) if wanted else staged
+        except MillstreamError:
+            await self._remove([part_name(number)])
+            raise
+        if former is not None:
+            await self._remove([part_name(former.number)])
+        return staged if wanted else None
+
+    async def drop(self, bucket: str, app: str, version: int) -> None:
+        """Forget what is staged of a version."""
+        self._machine.visible_bucket(bucket)
+        async with self._lock((bucket, app)):
+            await self._drop_versions((bucket, app), [version])
+
+    async def forget(self, bucket: str, app: str) -> None:
+        """Forget an application, and everything it has staged."""
+        async with self._lock((bucket, app)):
+            await self._submit(ForgetTransactions(bucket, app))
+            await self._drop_versions((bucket, app), self.parts.versions((bucket, app)))
+
+    def application(self, bucket: str, app: str) -> Application | None:
+        return (self._machine.visible_bucket(bucket).apps or {}).get(app)
+
+    # -- committing --------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        bucket: str,
+        app: str,
+        version: int,
+        listed: Sequence[PartName],
+        *,
+        create: bool = False,
+        content_type: str | None = None,
+    ) -> Committed:
+        """Append the messages of all listed parts, once. Raises `TransactionRefused` with the reasons."""
+        async with self._lock((bucket, app)):
+            known = self.application(bucket, app)
+            if is_duplicate(app, version, self._machine.visible_bucket(bucket).apps):
+                assert known is not None
+                return Committed(known, True)
+            parts = self._listed((bucket, app), version, listed)
+            if not any(part.head.messages for part in parts):
+                outcome = await self._submit(CommitTransaction(bucket, app, version, []))
+            else:
+                outcome = await self._commit_parts(bucket, app, version, parts, create, content_type)
+            done = self.application(bucket, app)
+            assert done is not None
+            self.commits += 1
+            versions = [each for each in self.parts.versions((bucket, app)) if each <= version]
+            await self._drop_versions((bucket, app), versions)
+            return Committed(done, outcome is Outcome.DUPLICATE)
+
+    def _listed(self, app: App, version: int, listed: Sequence[PartName]) -> list[StagedPart]:
+        present = self.parts.version(app, version)
+        parts, reasons = [], []
+        for wanted in listed:
+            part = present.get(wanted.part)
+            if part is None or self._is_outdated(part.head):
+                why = f"Part '{wanted.part}' is not staged, or it has expired. Stage it again."
+                reasons.append(Reason("part_missing", why, part=wanted.part))
+            elif wanted.etag is not None and wanted.etag != part.etag:
+                why = f"Part '{wanted.part}' has been staged again since: its etag is '{part.etag}' now."
+                reasons.append(Reason("part_replaced", why, part=wanted.part))
+            else:
+                parts.append(part)
+        if reasons:
+            raise TransactionRefused(reasons[:REASONS_MAX], len(reasons))
+        self._check_size(parts)
+        return parts
+
+    def _check_size(self, parts: Sequence[StagedPart]) -> None:
+        size, messages = sum(part.head.bytes for part in parts), sum(part.head.messages for part in parts)
+        if size > self._limits.transaction_bytes_max:
+            limit = self._limits.transaction_bytes_max
+            raise _too_large(f"{size} bytes; it may have {limit} (transaction_bytes_max)")
+        if messages > MESSAGES_MAX:
+            raise _too_large(f"{messages} messages; it may have {MESSAGES_MAX}")
+
+    async def _commit_parts(
+        self, bucket: str, app: str, version: int, parts: list[StagedPart], create: bool, content_type: str | None
+    ) -> Outcome:
+        number = self._next_number()
+        self._preparing.add(number)
+        try:
+            merged = (await self._worker.run(MergeJob(number, [part.number for part in parts]))).merged
+            assert merged is not None
+            self.stored.add(number)
+            if merged.streams > STREAMS_MAX:
+                raise _too_large(f"{merged.streams} streams; it may have {STREAMS_MAX}")
+            additions = await self._additions(bucket, number)
+            figures = (merged.messages, merged.bytes, number)
+            outcome = await self._submit(
+                CommitTransaction(bucket, app, version, additions, *figures, create, content_type)
+            )
+            self.on_committed(merged.bytes)
+            return outcome
+        except (OutcomeUnknown, asyncio.CancelledError):
+            self.stored.discard(number)  # a restart may find the batch, and then the object must be there
+            raise
+        except MillstreamError:
+            await self._remove_object(number)
+            raise
+        finally:
+            self._preparing.discard(number)
+
+    async def _additions(self, bucket: str, number: int) -> list[Addition]:
+        """The object's index, in steps that delay nobody; its streams are fetched into memory on the way."""
+        chunks = await asyncio.to_thread(lambda: list(read_additions(self._objects, number)))
+        additions: list[Addition] = []
+        for chunk in chunks:
+            some = decode_additions(chunk)
+            for addition in some:
+                self._machine.find(f"{bucket}/{addition.stream}")
+            additions += some
+            await asyncio.sleep(0)
+        return additions
+
+    async def _submit(self, command: Command) -> Outcome:
+        answered: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Answer) -> None:
+            if answered.done():
+                return
+            if isinstance(answer, MillstreamError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)
+
+        self._writer.submit(command, done)
+        return (await answered).outcome
+
+    # -- what goes ---------------------------------------------------------------------------------------
+
+    def cooled(self, through: int) -> None:
+        """The segments have what was committed up to this sequence, and memory points to no older object."""
+        objects = self._machine.objects
+        for number in [number for number, sequence in objects.items() if sequence <= through]:
+            del objects[number]
+
+    async def _sweep_forever(self) -> None:
+        await self._remove(self._garbage)
+        while True:
+            try:
+                await self.sweep()
+            except OSError as error:
+                log.error("What is staged or committed cannot be cleared away: %s. It is tried again.", error)
+            await asyncio.sleep(_SWEEP_S)
+
+    async def sweep(self) -> None:
+        """Drop the parts whose time is up, and the objects that nothing needs."""
+        expired: list[StagedPart] = []
+        for part in self.parts.oldest():
+            if len(expired) == _SWEEP_PARTS or not self._is_outdated(part.head):
+                break
+            expired.append(part)
+        for part in expired:
+            async with self._lock((part.head.bucket, part.head.app)):
+                self.parts.drop(part)
+        await self._remove([part_name(part.number) for part in expired])
+        kept_from = self._clock.now_ms() - self._limits.objects_kept_s * 1000
+        for number in self.stored - self._machine.objects.keys() - self._preparing:
+            if number <= kept_from:  # a number is about the time at which it was given
+                await self._remove_object(number)
+
+    def _is_outdated(self, head: PartHead) -> bool:
+        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.now_ms():
+            return True
+        bucket = self._machine.find_bucket(head.bucket)
+        if bucket is None or bucket.deleted or bucket.created_ms != head.bucket_ms:
+            return True
+        known = (bucket.apps or {}).get(head.app)
+        return known is not None and head.version <= known.version
+
+    async def _drop_versions(self, app: App, versions: Iterable[int]) -> None:
+        names = [part_name(part.number) for version in versions for part in self.parts.drop_version(app, version)]
+        await self._remove(names)
+
+    async def _remove_object(self, number: int) -> None:
+        self.stored.discard(number)
+        self._objects.forget(object_name(number))
+        await self._remove([object_name(number)])
+
+    async def _remove(self, names: Sequence[str]) -> None:
+        if names:
+            await asyncio.to_thread(self._objects.remove, names)
+
+    # -- numbers and turns -------------------------------------------------------------------------------
+
+    def _next_number(self) -> int:
+        """A number that no part and no object has had. It tells about when it was given."""
+        self._last_number = max(self._last_number + 1, self._clock.now_ms())
+        return self._last_number
+
+    def _lock(self, app: App) -> asyncio.Lock:
+        """One thing at a time for each application."""
+        lock = self._locks.get(app)
+        if lock is None:
+            lock = self._locks[app] = asyncio.Lock()
+        return lock
+
+
+def _too_large(what: str) -> TooLarge:
+    return TooLarge(f"The transaction has {what}. Commit it as several.", code="transaction_too_large")

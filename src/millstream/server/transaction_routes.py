@@ -1,0 +1,169 @@
+"""Transactions: stage, commit, ask, drop. Everything that takes its time runs beside the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from ..model.errors import MillstreamError, TransactionRefused
+from ..node.node import Node
+from ..node.staged_parts import BODIES
+from ..node.transactions import PartName
+from ..protocol.http.extension.transactions import (
+    PARTS_SHOWN_MAX,
+    TransactionPath,
+    application_body,
+    committed_body,
+    is_arrow,
+    parse_commit,
+    parse_path,
+    part_figures,
+    refused_body,
+    staged_body,
+    version_body,
+)
+from ..protocol.http.requests import Request
+from ..protocol.http.responses import NO_STORE
+from ..storage.transactions import arrow
+from .body_sinks import ObjectSink
+from .http_connection import HttpConnection
+from .http_receiving import BodySink, RequestReceiver
+from .settings import Settings
+
+log = logging.getLogger(__name__)
+
+_JSON = b"Content-Type: application/json\r\n"
+_METHODS = {1: b"GET, HEAD, DELETE, OPTIONS", 2: b"GET, HEAD, POST, DELETE, OPTIONS", 3: b"PUT, OPTIONS"}
+
+
+class TransactionRoutes:
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self._node = node
+        self._transactions = node.transactions
+        self._settings = settings
+        self._arrow_is_available = arrow.is_available()
+        self._bodies = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def claim_body(
+        self, conn: RequestReceiver, request: Request, bucket: str, rest: tuple[str, ...]
+    ) -> BodySink | None:
+        """A part goes to the disk while it arrives. What can be refused is refused before."""
+        path = parse_path(bucket, rest)
+        if path.part is None or path.version is None:
+            return None
+        is_arrow(request.headers, self._arrow_is_available)
+        self._transactions.admit(bucket, path.app, path.version, path.part)
+        limit = self._settings.staged_part_bytes_max
+        return ObjectSink(conn, self._node.objects, self._new_body(), limit, "staged_part_bytes_max")
+
+    def serve(self, conn: HttpConnection, request: Request, bucket: str, rest: tuple[str, ...]) -> None:
+        path = parse_path(bucket, rest)
+        method = request.method
+        if method == b"PUT" and path.part is not None:
+            self._start(conn, self._stage(conn, request, path))
+        elif method == b"POST" and len(rest) == 2:
+            self._start(conn, self._commit(conn, request, path))
+        elif method in (b"GET", b"HEAD") and path.part is None:
+            self._tell(conn, path)
+        elif method == b"DELETE" and path.part is None:
+            self._start(conn, self._drop(conn, path))
+        else:
+            allowed = _METHODS[len(rest)]
+            conn.respond_problem(
+                405, "method_not_allowed", f"Use one of {allowed.decode()}.", b"Allow: %b\r\n" % allowed
+            )
+
+    # -- changing ----------------------------------------------------------------------------------------
+
+    async def _stage(self, conn: HttpConnection, request: Request, path: TransactionPath) -> None:
+        assert path.version is not None
+        assert path.part is not None
+        in_arrow = is_arrow(request.headers, self._arrow_is_available)
+        if not self._transactions.admit(path.bucket, path.app, path.version, path.part):
+            if request.sink is not None:
+                request.sink.abort()
+            _answer(conn, staged_body(path, None))
+            return
+        body = await self._stored_body(request)
+        try:
+            staged = await self._transactions.stage(path.bucket, path.app, path.version, path.part, body, in_arrow)
+        finally:
+            await asyncio.to_thread(self._node.objects.remove, [body])
+        figures = None if staged is None else part_figures(staged.head.messages, staged.head.bytes, staged.etag)
+        _answer(conn, staged_body(path, figures))
+
+    async def _stored_body(self, request: Request) -> str:
+        if isinstance(request.sink, ObjectSink):
+            await request.sink.complete()
+            return request.sink.name
+        name = self._new_body()
+        await asyncio.to_thread(self._node.objects.put, name, [request.body])
+        return name
+
+    async def _commit(self, conn: HttpConnection, request: Request, path: TransactionPath) -> None:
+        assert path.version is not None
+        asked = parse_commit(request.body)
+        listed = [PartName(part.part, part.etag) for part in asked.listed()]
+        done = await self._transactions.commit(
+            path.bucket, path.app, path.version, listed, create=asked.create, content_type=asked.content_type
+        )
+        _answer(conn, committed_body(path.app, done.application, done.is_duplicate))
+
+    async def _drop(self, conn: HttpConnection, path: TransactionPath) -> None:
+        if path.version is None:
+            await self._transactions.forget(path.bucket, path.app)
+        else:
+            await self._transactions.drop(path.bucket, path.app, path.version)
+        if conn.request is not None:
+            conn.respond(204, NO_STORE)
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    def _tell(self, conn: HttpConnection, path: TransactionPath) -> None:
+        known = self._transactions.application(path.bucket, path.app)
+        if path.version is None:
+            _answer(conn, application_body(path.app, known))
+            return
+        parts = self._transactions.parts.version((path.bucket, path.app), path.version)
+        shown = [
+            {
+                "part": name,
+                **part_figures(parts[name].head.messages, parts[name].head.bytes, parts[name].etag),
+                "staged_at_ms": parts[name].head.staged_ms,
+            }
+            for name in sorted(parts)[:PARTS_SHOWN_MAX]
+        ]
+        _answer(conn, version_body(path, known, shown, len(parts)))
+
+    # -- beside the connection ---------------------------------------------------------------------------
+
+    def _new_body(self) -> str:
+        self._bodies += 1
+        return f"{BODIES}/{self._bodies:020d}"
+
+    def _start(self, conn: HttpConnection, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(_answering(conn, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _answering(conn: HttpConnection, work: Coroutine[object, object, None]) -> None:
+    try:
+        await work
+    except TransactionRefused as refusal:
+        if conn.request is not None:
+            conn.respond(409, _JSON + NO_STORE, [refused_body(refusal)])
+    except MillstreamError as error:
+        if conn.request is not None:
+            conn.respond_error(error)
+    except Exception:
+        log.exception("A transaction failed in a way it must not.")
+        if conn.request is not None:
+            conn.respond_problem(500, "internal", "The server made a mistake; it is in its log.")
+
+
+def _answer(conn: HttpConnection, body: bytes) -> None:
+    if conn.request is not None:  # the client may have left meanwhile
+        conn.respond(200, _JSON + NO_STORE, [body])
