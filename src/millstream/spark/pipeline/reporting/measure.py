@@ -1,47 +1,41 @@
-"""The report's figures, by Spark: one scan of the bucket, joined with its listing."""
+"""The report's figures, by Spark: one scan of the bucket, three small aggregates, joined with the listing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql import functions as f
 
 from ..target import Target
-from .figures import Figures, Interval, StreamFigures, Totals, interval_for, size_class, without_gaps
+from .figures import (
+    Figures,
+    Interval,
+    SizeClass,
+    StreamFigures,
+    Totals,
+    interval_for,
+    size_class,
+    without_gaps,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
-
-LISTED_SCHEMA = pa.schema(
-    [
-        ("stream", pa.string()),
-        ("content_type", pa.string()),
-        ("closed", pa.bool_()),
-        ("snapshot", pa.bool_()),
-        ("tail_offset", pa.int64()),
-        ("last_ms", pa.int64()),
-    ]
-)
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of the page, and all streams as a table."""
+    """The figures of the page, and those of every stream."""
 
     figures: Figures
-    streams: DataFrame
+    streams: Sequence[StreamFigures]
 
 
-@contextmanager
-def measured(
-    spark: SparkSession, target: Target, silent_after_s: float, rows: int, now: datetime
-) -> Iterator[Measured]:
-    """Read the bucket once and hold what is needed of each message (stream, time, size) while the figures are made."""
+def measure(spark: SparkSession, target: Target, silent_after_s: float, rows: int, now: datetime) -> Measured:
+    """Read the bucket once; what is needed of each message (stream, time, size) is held while the figures are made."""
     scanned = target.read(spark, {}).select(
         "stream",
         "kind",
@@ -50,152 +44,114 @@ def measured(
     )
     held = scanned.persist()
     try:
+        streams, gaps, snapshots = _streams(target, held)
         messages = held.where(f.col("kind") == "message")
-        streams = _streams(spark, target, messages).persist()
-        try:
-            yield Measured(_figures(target, held, messages, streams, silent_after_s, rows, now), streams)
-        finally:
-            streams.unpersist()
+        totals = _totals(messages, streams, gaps, snapshots)
+        interval_s = interval_for(totals.seconds)
+        intervals, sizes = _histograms(messages, interval_s)
     finally:
         held.unpersist()
+    silent = [one for one in streams if not one.closed and (now - one.last_at).total_seconds() > silent_after_s]
+    return Measured(
+        Figures(
+            bucket=target.source,
+            made_at=now,
+            totals=totals,
+            interval_s=interval_s,
+            intervals=intervals,
+            sizes=sizes,
+            hottest=sorted((one for one in streams if one.messages), key=_heat)[:rows],
+            silent=sorted(silent, key=lambda one: one.last_at)[:rows],
+            silent_after_s=silent_after_s,
+            silent_count=len(silent),
+        ),
+        streams,
+    )
 
 
-def _streams(spark: SparkSession, target: Target, messages: DataFrame) -> DataFrame:
-    """One row for each stream that exists, those without messages included."""
+def _heat(stream: StreamFigures) -> tuple[int, int, str]:
+    return -stream.messages, -stream.bytes, stream.stream
+
+
+def _streams(target: Target, held: DataFrame) -> tuple[list[StreamFigures], int, int]:
+    """Every stream that exists, those without messages included; and how many gaps and snapshots there are."""
+    is_message = f.col("kind") == "message"
+    found = held.groupBy("stream").agg(
+        f.count_if(is_message).alias("messages"),
+        f.count_if(f.col("kind") == "gap").alias("gaps"),
+        f.sum(f.when(is_message, f.col("size"))).alias("bytes"),
+        f.max(f.when(is_message, f.col("size"))).alias("largest"),
+        f.min(f.when(is_message, f.col("at_s"))).alias("first_s"),
+        f.max(f.when(is_message, f.col("at_s"))).alias("last_s"),
+    )
+    rows: dict[str, Row] = {row["stream"]: row for row in found.collect()}
+    streams: list[StreamFigures] = []
+    snapshots = 0
     with target.client() as client:
-        listed = [
-            {
-                "stream": entry.stream_id,
-                "content_type": entry.content_type,
-                "closed": entry.closed,
-                "snapshot": entry.snapshot_offset is not None,
-                "tail_offset": entry.tail_offset,
-                "last_ms": entry.last_write_at_ms,
-            }
-            for entry in client.bucket(target.bucket).streams(target.prefix)
-        ]
-    found = messages.groupBy("stream").agg(
+        for listed in client.bucket(target.bucket).streams(target.prefix):
+            snapshots += listed.snapshot_offset is not None
+            row = rows.get(listed.stream_id)
+            streams.append(
+                StreamFigures(
+                    stream=listed.stream_id,
+                    content_type=listed.content_type,
+                    closed=listed.closed,
+                    messages=row["messages"] if row else 0,
+                    bytes=(row["bytes"] if row else 0) or 0,
+                    largest=(row["largest"] if row else 0) or 0,
+                    first_at=_moment(row["first_s"]) if row else None,
+                    last_at=datetime.fromtimestamp(listed.last_write_at_ms / 1000, UTC),
+                )
+            )
+    return streams, sum(row["gaps"] for row in rows.values()), snapshots
+
+
+def _totals(messages: DataFrame, streams: Sequence[StreamFigures], gaps: int, snapshots: int) -> Totals:
+    """Of all messages, those of streams that were deleted meanwhile included."""
+    row = messages.agg(
         f.count("*").alias("messages"),
         f.sum("size").alias("bytes"),
         f.max("size").alias("largest"),
+        f.percentile_approx("size", [0.5, 0.99]).alias("percentiles"),
         f.min("at_s").alias("first_s"),
-        f.max("at_s").alias("last_message_s"),
-    )
-    table = spark.createDataFrame(pa.Table.from_pylist(listed, schema=LISTED_SCHEMA))
-    return table.join(found, "stream", "left").select(
-        "stream",
-        "content_type",
-        "closed",
-        "snapshot",
-        "tail_offset",
-        *(f.coalesce(f.col(name), f.lit(0)).alias(name) for name in ("messages", "bytes", "largest")),
-        f.timestamp_micros((f.col("first_s") * 1_000_000).cast("long")).alias("first_message_at"),
-        f.timestamp_micros((f.col("last_message_s") * 1_000_000).cast("long")).alias("last_message_at"),
-        f.timestamp_millis("last_ms").alias("last_write_at"),
-    )
-
-
-def _figures(
-    target: Target,
-    held: DataFrame,
-    messages: DataFrame,
-    streams: DataFrame,
-    silent_after_s: float,
-    rows: int,
-    now: datetime,
-) -> Figures:
-    totals = _totals(held, messages, streams)
-    interval_s = interval_for(totals.seconds)
-    is_silent = ~f.col("closed") & (f.unix_millis("last_write_at") < f.lit((now.timestamp() - silent_after_s) * 1000))
-    silent = streams.where(is_silent)
-    hottest = streams.where("messages > 0").orderBy(f.desc("messages"), "stream").limit(rows)
-    return Figures(
-        bucket=target.source,
-        made_at=now,
-        totals=totals,
-        interval_s=interval_s,
-        intervals=without_gaps(_intervals(messages, interval_s), interval_s),
-        sizes=_sizes(messages),
-        hottest=[_stream(row) for row in hottest.collect()],
-        silent=[_stream(row) for row in silent.orderBy("last_write_at", "stream").limit(rows).collect()],
-        silent_after_s=silent_after_s,
-        silent_count=silent.count(),
-    )
-
-
-def _totals(held: DataFrame, messages: DataFrame, streams: DataFrame) -> Totals:
-    sums = _first(
-        messages.agg(
-            f.count("*").alias("messages"),
-            f.coalesce(f.sum("size"), f.lit(0)).alias("bytes"),
-            f.coalesce(f.max("size"), f.lit(0)).alias("largest"),
-            f.percentile_approx("size", [0.5, 0.99]).alias("percentiles"),
-            f.min("at_s").alias("first_s"),
-            f.max("at_s").alias("last_s"),
-        )
-    )
-    listed = _first(streams.agg(f.count("*").alias("all"), _count_if("closed"), _count_if("snapshot")))
-    median, p99 = sums["percentiles"] or (0, 0)
+        f.max("at_s").alias("last_s"),
+    ).first()
+    assert row is not None, "an aggregate has one row"
+    median, p99 = row["percentiles"] or (0, 0)
     return Totals(
-        streams=listed["all"],
-        closed=listed["closed"],
-        messages=sums["messages"],
-        bytes=sums["bytes"],
-        gaps=held.where(f.col("kind") == "gap").count(),
-        snapshots=listed["snapshot"],
+        streams=len(streams),
+        closed=sum(one.closed for one in streams),
+        messages=row["messages"],
+        bytes=row["bytes"] or 0,
+        gaps=gaps,
+        snapshots=snapshots,
         median_bytes=median,
         p99_bytes=p99,
-        largest_bytes=sums["largest"],
-        first_at=_moment(sums["first_s"]),
-        last_at=_moment(sums["last_s"]),
+        largest_bytes=row["largest"] or 0,
+        first_at=_moment(row["first_s"]),
+        last_at=_moment(row["last_s"]),
     )
 
 
-def _intervals(messages: DataFrame, interval_s: int) -> list[Interval]:
+def _histograms(messages: DataFrame, interval_s: int) -> tuple[list[Interval], list[SizeClass]]:
+    """By time and by size, out of one aggregate over both. Sizes are classed by their number of binary digits."""
     start = (f.floor(f.col("at_s") / interval_s) * interval_s).alias("start_s")
-    found = messages.groupBy(start).agg(f.count("*").alias("messages"), f.sum("size").alias("bytes")).collect()
-    return [Interval(datetime.fromtimestamp(row["start_s"], UTC), row["messages"], row["bytes"]) for row in found]
-
-
-def _sizes(messages: DataFrame) -> list[Any]:
-    """Classes by the number of binary digits, without holes between the smallest and the largest."""
     power = f.when(f.col("size") == 0, 0).otherwise(f.floor(f.log2("size")) + 1).cast("int").alias("power")
-    found = {
-        row["power"]: (row["messages"], row["bytes"])
-        for row in messages.groupBy(power).agg(f.count("*").alias("messages"), f.sum("size").alias("bytes")).collect()
-    }
-    if not found:
-        return []
-    return [size_class(power, *found.get(power, (0, 0))) for power in range(min(found), max(found) + 1)]
+    found = messages.groupBy(start, power).agg(f.count("*").alias("messages"), f.sum("size").alias("bytes")).collect()
+    times, sizes = _summed(found, "start_s"), _summed(found, "power")
+    intervals = [Interval(datetime.fromtimestamp(start_s, UTC), *sums) for start_s, sums in times.items()]
+    classes = range(min(sizes), max(sizes) + 1) if sizes else ()
+    return without_gaps(intervals, interval_s), [size_class(n, *sizes.get(n, (0, 0))) for n in classes]
 
 
-def _stream(row: Row) -> StreamFigures:
-    return StreamFigures(
-        stream=row["stream"],
-        content_type=row["content_type"],
-        closed=row["closed"],
-        messages=row["messages"],
-        bytes=row["bytes"],
-        largest=row["largest"],
-        first_at=_aware(row["first_message_at"]),
-        last_at=_aware(row["last_message_at"] or row["last_write_at"]) or datetime.fromtimestamp(0, UTC),
-    )
-
-
-def _count_if(name: str) -> Column:
-    return f.count_if(f.col(name)).alias(name)
-
-
-def _first(frame: DataFrame) -> dict[str, Any]:
-    row = frame.first()
-    assert row is not None, "an aggregate has one row"
-    return row.asDict()
+def _summed(rows: Sequence[Row], key: str) -> dict[Any, tuple[int, int]]:
+    messages: Counter[Any] = Counter()
+    size: Counter[Any] = Counter()
+    for row in rows:
+        messages[row[key]] += row["messages"]
+        size[row[key]] += row["bytes"]
+    return {value: (messages[value], size[value]) for value in messages}
 
 
 def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    """Spark gives local times without a zone."""
-    return None if moment is None else moment.astimezone(UTC)

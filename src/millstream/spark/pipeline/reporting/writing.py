@@ -23,6 +23,18 @@ PAGE = "report.html"
 SILENT_AFTER_S = 3600.0
 ROWS = 15
 TIME = pa.timestamp("ms", tz="UTC")
+STREAMS = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("content_type", pa.string()),
+        ("closed", pa.bool_()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("largest", pa.int64()),
+        ("first_at", TIME),
+        ("last_at", TIME),
+    ]
+)
 INTERVALS = pa.schema([("start", TIME), ("messages", pa.int64()), ("bytes", pa.int64())])
 SIZES = pa.schema([("low", pa.int64()), ("high", pa.int64()), ("messages", pa.int64()), ("bytes", pa.int64())])
 
@@ -54,7 +66,7 @@ def report(
 ) -> ReportResult:
     """Volumes, rates, sizes, the hottest and the silent streams of a bucket.
 
-    Writes into `path`: `report.html`, a page that needs nothing else; `streams/`, Parquet with a row for each stream;
+    Writes into `path`: `report.html`, a page that needs nothing else; `streams.parquet` with a row for each stream;
     `intervals.parquet` and `sizes.parquet`, what the plots show. A report that is there is replaced. A stream is silent
     when it is open and was not written for `silent_after_s` seconds.
 
@@ -67,7 +79,7 @@ def report(
     if dry_run:
         return ReportResult(plan.messages, plan.bytes, dry_run=True)
     from ..session import progress_bar, session  # here, so that a dry run does not wait for a JVM
-    from .measure import measured
+    from .measure import measure
 
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,10 +87,10 @@ def report(
     with (
         progress_bar(spark, f"Reporting on {target.source}", 1, shown=show_progress) as bar,
         bar.step(1),
-        measured(spark, target, silent_after_s, ROWS, datetime.now(UTC)) as found,
     ):
-        found.streams.coalesce(1).write.mode("overwrite").parquet(str((folder / "streams").absolute()))
-        figures = found.figures
+        measured = measure(spark, target, silent_after_s, ROWS, datetime.now(UTC))
+    figures = measured.figures
+    _write(folder / "streams.parquet", [asdict(one) for one in measured.streams], STREAMS)
     _write(folder / "intervals.parquet", [asdict(one) for one in figures.intervals], INTERVALS)
     _write(folder / "sizes.parquet", [asdict(one) for one in figures.sizes], SIZES)
     written = folder / PAGE
