@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 SUITE := tests/conformance
+INTEROP := tests/client/interop
 
 # Asked only when the venv is made. Each candidate is run, as a name on the PATH may be a shim for nothing.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
@@ -23,7 +24,7 @@ serve: $(VENV)/.stamp-serve ## serve on 127.0.0.1:4437, with ./data unless ARGS 
 	@$(BIN)/millstream serve $(ARGS)
 
 # pytest comes last: its closing line is the result that CI reads.
-test: $(VENV)/.stamp-dev $(SUITE)/node_modules/.stamp ## lint, check format and types, run all quick tests
+test: $(VENV)/.stamp-dev $(SUITE)/node_modules/.stamp $(INTEROP)/node_modules/.stamp ## lint, check format and types, run all quick tests
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
@@ -47,7 +48,7 @@ torture: $(VENV)/.stamp-dev ## kill, tear and flood servers for minutes
 	@$(BIN)/pytest tests/torture -m torture $(ARGS)
 
 clean: ## remove what tools made; ./data stays
-	rm -rf $(VENV) $(SUITE)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SUITE)/node_modules $(INTEROP)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what the targets above stand on; a stamp says when it was last done
@@ -66,7 +67,7 @@ $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
 	@$(BIN)/pip install --quiet --editable '.[arrow,dev]'
 	@touch $(VENV)/.stamp-serve $@
 
-$(SUITE)/node_modules/.stamp: $(SUITE)/package.json $(SUITE)/package-lock.json
+$(SUITE)/node_modules/.stamp $(INTEROP)/node_modules/.stamp: %/node_modules/.stamp: %/package.json %/package-lock.json
 	@command -v npm >/dev/null || { echo "The tests need Node.js 20 or newer with npm; please install it." >&2; exit 1; }
-	@cd $(SUITE) && npm ci --loglevel=error
+	@cd $* && npm ci --loglevel=error
 	@touch $@

@@ -141,7 +141,7 @@ def _measure_bootstrap(plan: Plan, samples: Samples) -> None:
 
 def _read_all(server: Server, cell: str) -> dict[str, float]:
     before = server.rss_bytes()
-    watch = _MemoryWatch(server)
+    watch = MemoryWatch(server)
     began = time.perf_counter()
     with plain_client(server) as client:
         size = _catch_up(client) if cell == CATCH_UP else _drain(client, "/ds/boot/s-0/bootstrap")
@@ -154,7 +154,7 @@ def _catch_up(client: http.client.HTTPConnection) -> int:
     while True:
         client.request("GET", f"{STREAMS}boot/s-0?offset={offset}")
         answer = client.getresponse()
-        size += _drained(answer)
+        size += drained(answer)
         offset = answer.headers["Stream-Next-Offset"]
         if answer.headers.get("Stream-Up-To-Date") == "true":
             return size
@@ -162,10 +162,10 @@ def _catch_up(client: http.client.HTTPConnection) -> int:
 
 def _drain(client: http.client.HTTPConnection, path: str) -> int:
     client.request("GET", path)
-    return _drained(client.getresponse())
+    return drained(client.getresponse())
 
 
-def _drained(answer: http.client.HTTPResponse) -> int:
+def drained(answer: http.client.HTTPResponse) -> int:
     assert answer.status == 200, answer.read()
     size, buffer = 0, bytearray(PIECE)
     while got := answer.readinto(buffer):
@@ -173,7 +173,7 @@ def _drained(answer: http.client.HTTPResponse) -> int:
     return size
 
 
-class _MemoryWatch:
+class MemoryWatch:
     """The most memory a server had since this was made."""
 
     def __init__(self, server: Server) -> None:

@@ -46,6 +46,7 @@ struct options {
     const char *host;
     int port;
     const char *path;
+    const char *subscribe_to; /* where subscribers listen, if not at the path */
     const char *query;
     const char *content_type;
     int subscribers;
@@ -111,7 +112,7 @@ static void usage(const char *what)
 {
     fprintf(stderr,
             "fanout: %s\n"
-            "usage: fanout --port P [--host A] [--path /v1/stream/x] [--query Q]\n"
+            "usage: fanout --port P [--host A] [--path /v1/stream/x] [--subscribe-to PATH] [--query Q]\n"
             "  [--subscribers N] [--ack-events K] [--latency-events K] [--burst-events K]\n"
             "  [--body-bytes B] [--gap-ms G] [--content-type T] [--wait-for-stdin]\n",
             what);
@@ -306,7 +307,8 @@ static void subscribe(struct subscriber *s)
     char request[REQUEST_BYTES_MAX];
     int n = snprintf(request, sizeof request,
                      "GET %s%s HTTP/1.1\r\nHost: %s:%d\r\nAccept: text/event-stream\r\n\r\n",
-                     options.path, options.query, options.host, options.port);
+                     options.subscribe_to ? options.subscribe_to : options.path, options.query,
+                     options.host, options.port);
     s->digits = -1;
     s->expected = next_event;
     http_reset(&s->reader);
@@ -350,6 +352,11 @@ static void read_acknowledgement(void)
     }
 }
 
+static bool is_json(void)
+{
+    return strcmp(options.content_type, "application/json") == 0;
+}
+
 /* Sends the next event; returns the time it was sent. */
 static uint64_t post(void)
 {
@@ -364,7 +371,7 @@ static uint64_t post(void)
     snprintf(number, sizeof number, "%c%08u", MARKER, next_event % 100000000u);
     memcpy(request, head, (size_t)n);
     memcpy(request + n, message, (size_t)options.body_bytes);
-    memcpy(request + n, number, MARKER_DIGITS + 1);
+    memcpy(request + n + (is_json() ? 1 : 0), number, MARKER_DIGITS + 1);
     next_event++;
     uint64_t sent_ns = now_ns();
     send_all(writer_fd, request, (size_t)(n + options.body_bytes));
@@ -497,7 +504,7 @@ static void parse_options(int argc, char **argv)
 {
     static const struct option table[] = {
         {"host", 1, 0, 'h'},         {"port", 1, 0, 'p'},           {"path", 1, 0, 'x'},
-        {"query", 1, 0, 'q'},        {"content-type", 1, 0, 't'},   {"subscribers", 1, 0, 's'},
+        {"subscribe-to", 1, 0, 'f'}, {"query", 1, 0, 'q'},        {"content-type", 1, 0, 't'},   {"subscribers", 1, 0, 's'},
         {"ack-events", 1, 0, 'a'},   {"latency-events", 1, 0, 'l'}, {"burst-events", 1, 0, 'b'},
         {"body-bytes", 1, 0, 'B'},   {"gap-ms", 1, 0, 'g'},         {"wait-for-stdin", 0, 0, 'w'},
         {0, 0, 0, 0},
@@ -509,6 +516,7 @@ static void parse_options(int argc, char **argv)
         case 'p': options.port = atoi(optarg); break;
         case 'x': options.path = optarg; break;
         case 'q': options.query = optarg; break;
+        case 'f': options.subscribe_to = optarg; break;
         case 't': options.content_type = optarg; break;
         case 's': options.subscribers = atoi(optarg); break;
         case 'a': options.ack_events = atoi(optarg); break;
@@ -529,6 +537,8 @@ static void parse_options(int argc, char **argv)
         usage("too many events");
     if (options.body_bytes < MARKER_DIGITS + 1 || options.body_bytes > 65536)
         usage("--body-bytes is 9 to 65536");
+    if (options.subscribe_to && strlen(options.subscribe_to) > 256)
+        usage("--subscribe-to is too long");
     if (strlen(options.path) + strlen(options.query) + strlen(options.content_type) > 512)
         usage("path, query and content type are too long together");
 }
@@ -553,6 +563,8 @@ static void prepare(void)
         fail("prepare", "no memory");
     for (int i = 0; i < options.body_bytes; i++)
         message[i] = (char)('a' + i % 26);
+    if (is_json()) /* the message is one string */
+        message[0] = message[options.body_bytes - 1] = '"';
     writer_fd = open_socket();
 }
 

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,8 +202,10 @@ class FanoutEvents:
     burst: int
 
 
-def run_fanout(server: Server, path: str, subscribers: int, events: FanoutEvents) -> FanoutReport:
-    command = [str(build("fanout")), "--port", str(server.port), "--path", path]
+def run_fanout(
+    server: Server, path: str, subscribers: int, events: FanoutEvents, more: Sequence[str] = ()
+) -> FanoutReport:
+    command = [str(build("fanout")), "--port", str(server.port), "--path", path, *more]
     command += ["--subscribers", str(subscribers), "--ack-events", str(events.quiet)]
     command += ["--latency-events", str(events.paced), "--burst-events", str(events.burst)]
     pipe = subprocess.PIPE

@@ -28,9 +28,12 @@ import appends
 import creation_and_memory
 import extensions
 import fanout
+import feed
 import pipeline
 import reads
 import recovery
+import s3p
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -41,7 +44,10 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
+    "s3p": s3p.measure,
     "extensions": extensions.measure,
+    "feed": feed.measure,
+    "transactions": transactions.measure,
     "pipeline": pipeline.measure,
 }
 
@@ -158,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_arguments(arguments)
     try:
         with alone():
-            for program in ("load", "fanout"):
+            for program in ("load", "fanout", "s3p_load"):
                 build(program)
             install_node_peer()
             figures = measure_all(parsed.figures or FIGURES, plan_from(parsed))

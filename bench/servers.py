@@ -132,6 +132,7 @@ class Server:
     ready_path: str
     ready_statuses: frozenset[int]
     data_dir: Path | None = None
+    s3p_port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self, seconds_max: float = READY_SECONDS_MAX) -> float:
@@ -283,11 +284,13 @@ def _millstream(port: int, data_dir: Path | None, settings: Mapping[str, float])
     assert data_dir is not None
     command = [millstream_python(), "-m", "millstream", "serve"]
     command += ["--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir / "data")]
+    s3p_port = free_port()
+    command += ["--s3p-listen", f"127.0.0.1:{s3p_port}"]
     if settings:
         config = data_dir / "bench.toml"
         config.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
         command += ["--config", str(config)]
-    return Server(MILLSTREAM, command, port, "/readyz/local", frozenset({200}), data_dir)
+    return Server(MILLSTREAM, command, port, "/readyz/local", frozenset({200}), data_dir, s3p_port)
 
 
 def _node(kind: str, port: int, data_dir: Path | None) -> Server:

@@ -32,6 +32,7 @@ class ServerProcess:
 
     def __init__(self, folder: Path, settings: Mapping[str, object], port: int | None = None) -> None:
         self.port = port or free_port()
+        self.s3p_port = free_port()
         self.data_dir = folder / "data"
         self.log_path = folder / "server.log"
         self.settings = dict(settings)
@@ -89,6 +90,8 @@ class ServerProcess:
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "millstream", "serve"]
         command += ["--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir)]
+        if "s3p.listen" not in self.settings:
+            command += ["--s3p-listen", f"127.0.0.1:{self.s3p_port}"]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={setting_text(value)}"]
         return command

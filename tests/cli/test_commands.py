@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,22 @@ from types import ModuleType
 import pytest
 
 import millstream
-from millstream.cli.main import app, run
+from millstream.cli.exits import MEANINGS, Exit
+from millstream.cli.main import commands, run
 from millstream.server.settings import KEYS, Settings
 
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
+
+def every_command(group, before=()) -> list[tuple[str, ...]]:
+    """All commands as one types them, groups of commands among them."""
+    found = []
+    for name, command in group.commands.items():
+        found.append((*before, name))
+        if hasattr(command, "commands"):
+            found += every_command(command, (*before, name))
+    return found
+
+
+COMMANDS = every_command(commands())
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +39,45 @@ def _no_settings_from_the_shell(monkeypatch):
 # --- help
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_has_help_with_an_example(command, capsys):
-    assert run([command, "--help"]) == 0
+    assert run([*command, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert f"Example: millstream {command}" in printed, f"please give `{command}` an epilog with an example"
+    named = " ".join(command)
+    assert f"Example: millstream {named}" in printed, f"please give `{named}` an epilog with an example"
 
 
-def test_the_commands_are_those_we_document():
-    assert COMMANDS == ["doctor", "serve", "settings", "version"]
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_can_print_json(command, capsys):
+    run([*command, "--help"])
+    printed = capsys.readouterr().out
+    if "COMMAND [ARGS]" not in printed and command != ("serve",):  # a group; and a server prints its log
+        assert "--json" in printed
+
+
+@pytest.mark.parametrize("group", ["bucket", "stream", "snapshot"])
+def test_a_group_alone_shows_its_help(group, capsys):
+    assert run([group]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_every_exit_code_has_a_meaning():
+    assert list(MEANINGS) == list(Exit)
+
+
+# --- what is loaded
+
+
+LOADED = "import sys; from millstream.cli.main import run; run({}); print(*sys.modules, sep=chr(10), file=sys.stderr)"
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["stream", "--help"]], ids=" ".join)
+def test_quick_commands_load_little(arguments):
+    done = subprocess.run([sys.executable, "-c", LOADED.format(arguments)], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert "millstream.cli.main" in loaded
+    heavy = {"httpx", "rich.console", "rich.table", "asyncio", "millstream.client", "millstream.server.process"}
+    assert not loaded & heavy, "please import these inside the functions that need them"
 
 
 def test_without_arguments_the_help_is_shown(capsys):

@@ -15,6 +15,7 @@ from tests.hostile.wire import WAIT_S, Ended, Wire, content, post, put, request
 
 def start_another(data_dir: Path, listen: str = "127.0.0.1:0") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "millstream", "serve", "--listen", listen, "--data-dir", str(data_dir)]
+    command += ["--s3p-listen", "none"]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=clean_environment())
 
 

@@ -24,8 +24,9 @@ GOLDEN: list[tuple[Fact, str]] = [
     (facts.BucketDeleted("shop"), "92 02 a4 73686f70"),
     (
         facts.StreamCreated("shop/orders", "application/json", ttl_s=60, expires_at_ms=None, sliding=False),
-        "96 03 ab 73686f702f6f7264657273 b0 6170706c69636174696f6e2f6a736f6e 3c c0 c2",
+        "97 03 ab 73686f702f6f7264657273 b0 6170706c69636174696f6e2f6a736f6e 3c c0 c2 c2",
     ),
+    (facts.StreamCreated("a", "b", client_ids=True), "97 03 a161 a162 c0 c0 c3 c3"),
     (
         facts.Appended(3, 0, 1_700_000_000_000, 0, b'{"a":1}[2]', [7, 3], True, Producer("p", 1, 2, True), "s1"),
         "9c 04 03 00 cf0000018bcfe56800 00 c40a 7b2261223a317d5b325d 920703 c3 94a1700102c3 a27331 c0 c0",
@@ -70,6 +71,7 @@ OLDER: list[tuple[Fact, str]] = [
     (facts.BucketCreated("a", implicit=False), "92 01 a161"),
     (facts.BucketChanged("a", BucketSettings()), "93 0b a161 90"),
     (facts.StreamCreated("a", "b", None, None, True), "93 03 a161 a162"),
+    (facts.StreamCreated("a", "b", 60, None, False, client_ids=False), "96 03 a161 a162 3c c0 c2"),
     (facts.Appended(1, 2, 3, 4, b"", None, False, None, None, None), "96 04 01 02 03 04 c400"),
     (facts.Closed(1, None), "92 05 01"),
     (facts.Closed(1, Producer("p", 1, 2, is_new=False)), "93 05 01 93a1700102"),
@@ -92,7 +94,8 @@ one_of_each = {
     facts.BucketChanged: st.builds(facts.BucketChanged, words, bucket_settings),
     facts.BucketDeleted: st.builds(facts.BucketDeleted, words),
     facts.StreamCreated: st.builds(
-        facts.StreamCreated, words, words, st.none() | numbers, st.none() | st.integers(-(2**63), 2**63), st.booleans()
+        facts.StreamCreated,
+        *(words, words, st.none() | numbers, st.none() | st.integers(-(2**63), 2**63), st.booleans(), st.booleans()),
     ),
     facts.Appended: st.builds(
         facts.Appended,

@@ -25,9 +25,11 @@ from millstream.model.errors import (
     TransactionRefused,
     Unavailable,
 )
+from millstream.node.feed import FeedWish
 from millstream.node.node import NodeLimits
 from millstream.node.staged_parts import BODIES, StagedPart
 from millstream.node.transactions import Committed, PartName
+from millstream.storage.archive.rows import selected
 from millstream.storage.doctor import examine
 
 pytestmark = pytest.mark.timeout(60)
@@ -254,6 +256,20 @@ async def test_limits_of_size(tmp_path):
         await desk.stage(1, "2", ("a", "x"))
 
 
+async def test_the_last_space_of_the_disk_is_the_journals(tmp_path):
+    async with a_desk(tmp_path) as desk:
+        await desk.stage(1, "0", ("a", "x" * 100))
+        free = desk.rig.node.objects.free_bytes()
+        limits = desk.rig.node.transactions._limits
+        desk.rig.node.transactions._limits = replace(limits, low_space_bytes=2 * free)
+        for refused in (desk.stage(1, "1", ("a", "x")), desk.commit(1, "0")):
+            with pytest.raises(Unavailable) as caught:
+                await refused
+            assert caught.value.code == "disk_nearly_full"
+        desk.rig.node.transactions._limits = limits
+        await desk.commit(1, "0")
+
+
 async def test_a_missing_bucket(tmp_path):
     async with a_desk(tmp_path) as desk:
         stranger = Desk(desk.rig, bucket="nowhere")
@@ -317,7 +333,7 @@ async def test_parts_of_a_bucket_that_was_deleted_are_not_those_of_the_next(tmp_
 
 
 async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
-    async with a_desk(tmp_path, kind=RealRig) as desk:
+    async with a_desk(tmp_path, replace(TINY, lease_s=0.0), kind=RealRig) as desk:
         desk.rig.node.start()
         transactions = desk.rig.node.transactions
         transactions._limits = replace(transactions._limits, objects_kept_s=0)  # no read is under way here
@@ -332,8 +348,46 @@ async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
         assert await desk.read("a") == [1]
 
 
-async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
+async def test_an_object_stays_for_reads_that_have_begun(tmp_path):
+    async with a_desk(tmp_path, replace(TINY, lease_s=60.0)) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.commit(1, "0")
+        desk.rig.checkpoint()
+        desk.rig.node.transactions.cooled(desk.rig.node.writer.committed_sequence)
+        await desk.rig.node.transactions.sweep()
+        assert len(objects_in(desk.rig, "transactions")) == 1
+
+
+async def test_feed_and_bulk_reads_show_it_before_and_behind_a_checkpoint(tmp_path):
     async with a_desk(tmp_path) as desk:
+        rows = [(f"s{n % 3}", {"n": n, "text": "x" * n}) for n in range(100)]
+        await desk.stage(1, "0", *rows)
+        await desk.commit(1, "0")
+
+        async def seen() -> tuple[list[object], list[object]]:
+            node = desk.rig.node
+            page = await node.feed.page(FeedWish("shop", "", True, 1000, 1 << 20), 0)
+            plan = await node.bulk.plan("shop", "", 0, node.feed.now)
+            found = [row for part in plan.ranges for rows in node.bulk.rows(plan, part) for row in selected(*rows)]
+            bulk = [(row.stream, bytes(row.value or b"")) for row in found]
+            return [(entry.stream, entry.kind, entry.messages) for entry in page.entries], bulk
+
+        first = await seen()
+        for stream in ("s0", "s1", "s2"):
+            wanted = [json.dumps(value).encode() for name, value in rows if name == stream]
+            assert (stream, "appended", wanted) in first[0]
+            assert [value for name, value in first[1] if name == stream] == wanted
+        await desk.rig.crash()
+        assert await seen() == first
+        desk.rig.checkpoint()
+        await desk.rig.restart()
+        for path in (tmp_path / "objects" / "transactions").iterdir():
+            path.unlink()
+        assert await seen() == first
+
+
+async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
+    async with a_desk(tmp_path, replace(TINY, lease_s=0.0)) as desk:
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         (used,) = objects_in(desk.rig, "transactions")
@@ -383,7 +437,7 @@ async def test_numbers_are_never_used_again(tmp_path):
 async def test_the_helper_may_die(tmp_path):
     async with a_desk(tmp_path) as desk:
         await desk.stage(1, "0", ("a", 1))
-        desk.rig.node.transactions._worker._process.kill()
+        desk.rig.node.transactions._stager._process.kill()
         with pytest.raises(Unavailable):
             await desk.stage(1, "1", ("a", 2))
         await desk.stage(1, "1", ("a", 2))

@@ -9,19 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.server.settings import (
-    GIB,
-    KEYS,
-    KIB,
-    MIB,
-    Address,
-    Settings,
-    SettingsError,
-    format_size,
-    load_settings,
-    parse_address,
-    parse_size,
-)
+from millstream.server.setting_kinds import GIB, KIB, MIB, Address, format_size, parse_address, parse_size
+from millstream.server.settings import KEYS, Settings, SettingsError, load_settings
 
 
 def load(toml: str | None = None, folder: Path | None = None, environ=None, **flags: object) -> Settings:
@@ -129,8 +118,21 @@ def test_keys_may_stand_in_a_server_table(tmp_path):
 def test_every_default_is_allowed_in_every_way_of_writing_it():
     for key in KEYS.values():
         as_text = {key.environment_name: key.shown(key.default)}
-        assert getattr(load(environ=as_text), key.name) == key.default, key.name
-        assert getattr(load(**{key.name: key.default}), key.name) == key.default, key.name
+        field = key.name.replace(".", "_")
+        assert getattr(load(environ=as_text), field) == key.default, key.name
+        assert getattr(load(**{key.name: key.default}), field) == key.default, key.name
+
+
+def test_keys_with_a_dot_stand_in_their_table(tmp_path):
+    settings = load("[s3p]\nbuckets = true\ncount_max = 5000\n", tmp_path)
+    assert (settings.s3p_buckets, settings.s3p_count_max) == (True, 5000)
+    assert load(environ={"MILLSTREAM_S3P__COUNT_MAX": "2000"}).s3p_count_max == 2000
+    assert load(**{"s3p.listen": "none"}).s3p_address is None
+    assert "did you mean s3p.buckets?" in refused("[s3p]\nbucket = true", tmp_path)
+    assert "use a table [s3p]" in refused("s3p = 1", tmp_path)
+    assert "s3p.listen (on the command line) cannot be" in refused(**{"s3p.listen": "off"})
+    assert "--insecure" in refused(**{"s3p.listen": "0.0.0.0:7500"})
+    assert "s3p.count_default = 1000 (the default)" in refused(**{"s3p.count_max": 10})
 
 
 def test_every_setting_is_described_and_says_what_is_allowed():
@@ -212,7 +214,7 @@ def test_an_unknown_key_is_named_and_the_nearest_one_offered(tmp_path):
     assert "millstream settings" in refused(zzzzzz="1")
 
 
-@pytest.mark.parametrize("table", ["cold", "cluster", "s3p"])
+@pytest.mark.parametrize("table", ["cold", "cluster"])
 def test_tables_of_later_versions_are_refused(table, tmp_path):
     assert "not available in this version" in refused(f'[{table}]\nbackend = "fs"', tmp_path)
     variable = {f"MILLSTREAM_{table.upper()}__BACKEND": "fs"}

@@ -367,7 +367,7 @@ def test_without_pyarrow_lines_still_work(tmp_path, monkeypatch, server):
         desk = Desk(client, "shop")
         for body in (b"small", b"x" * 2_000_000):
             refused = desk.stage("etl/1/0", body, ARROW)
-            assert (refused.status_code, code(refused)) == (415, "arrow_unavailable")
+            assert (refused.status_code, code(refused)) == (415, "arrow_missing")
         desk.stage("etl/1/0", lines(("a", 1)))
         assert desk.commit("etl/1", "0").status_code == 200
         assert desk.read("a") == b"1"

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from millstream.cli.output import CommandError, console, print_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from millstream.storage.doctor import Finding, Report
 
 MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "bold red")}
@@ -50,6 +51,8 @@ def show(report: Report) -> None:
 
 
 def described(finding: Finding) -> Text:
+    from rich.text import Text
+
     mark, style = MARKS[finding.severity]
     text = Text.assemble((f"{mark:<8}", style), finding.what)
     if finding.advice:

@@ -20,6 +20,10 @@ def serve(
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for everything stored; ./data by default.")
     ] = None,
+    s3p_listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address to serve S3P; 127.0.0.1:7500 by default, none for off."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file with settings.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines although there is no authentication.")
@@ -29,12 +33,17 @@ def serve(
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; may be repeated."),
     ] = None,
 ) -> int:
-    """Serve streams over HTTP until interrupted.
+    """Serve streams over HTTP and S3P until interrupted.
 
     Settings come from defaults, then the file, then the environment (MILLSTREAM_LONG_POLL_MS=500), then
     these options; the later one wins. 'millstream settings' lists them all.
     """
-    flags: dict[str, object] = {"listen": listen, "data_dir": data_dir, "insecure": insecure or None}
+    flags: dict[str, object] = {
+        "listen": listen,
+        "data_dir": data_dir,
+        "s3p.listen": s3p_listen,
+        "insecure": insecure or None,
+    }
     given = {name: value for name, value in flags.items() if value is not None}
     settings = load_settings(config, os.environ, with_assignments(given, assignments or ()))
     # Imported here so that `millstream version` and `--help` do not load the whole server.

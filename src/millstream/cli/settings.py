@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from millstream.cli.output import console, print_json
-from millstream.server.settings import KEYS, Key
+from millstream.server.setting_kinds import Key
+from millstream.server.settings import KEYS
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -19,6 +19,8 @@ def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
     if as_json:
         print_json([_as_value(key) for key in KEYS.values()])
         return
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("setting", no_wrap=True)
     table.add_column("default", no_wrap=True)

@@ -25,6 +25,8 @@ MillstreamError
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..model.errors import MillstreamError
 
 
@@ -93,6 +95,11 @@ class Trimmed(Gone):
     earliest: str | None = None
 
 
+class PositionGone(Gone):
+    code = "position_gone"
+    earliest: str | None = None
+
+
 class StreamRecreated(Gone):
     code = "stream_recreated"
 
@@ -118,6 +125,18 @@ class SequenceGap(Conflict):
     code = "producer_sequence_gap"
     expected: int | None = None
     received: int | None = None
+
+
+class TransactionRefused(Conflict):
+    """Nothing was changed. `code` is ``transaction_fenced`` when a later version is committed."""
+
+    code = "transaction_refused"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, status: int | None = None, url: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, status=status, url=url)
+        self.reasons: list[dict[str, Any]] = []
 
 
 class Fenced(ClientError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from .errors import (
@@ -12,6 +14,8 @@ from .errors import (
     Fenced,
     Gone,
     NotFound,
+    NotSupported,
+    PositionGone,
     PreconditionFailed,
     ProtocolError,
     SequenceConflict,
@@ -19,6 +23,7 @@ from .errors import (
     StreamClosed,
     StreamRecreated,
     TooLarge,
+    TransactionRefused,
     Trimmed,
     Unauthorized,
     Unavailable,
@@ -29,6 +34,7 @@ from .wire import (
     PRODUCER_RECEIVED_SEQ,
     STREAM_CLOSED,
     STREAM_EARLIEST_OFFSET,
+    STREAM_EARLIEST_POSITION,
     STREAM_ID,
     STREAM_NEXT_OFFSET,
     STREAM_SEQ,
@@ -42,6 +48,7 @@ _EXPLANATION_CHARS_MAX = 500
 class _Problem(msgspec.Struct):
     code: str = ""
     message: str = ""
+    reasons: list[dict[str, Any]] = []
 
 
 class _ProblemBody(msgspec.Struct):
@@ -59,6 +66,8 @@ def error_of(answer: Answer, request: Request) -> ClientError:
     said = problem.message or f"The server answered {answer.status}."
     error = kind(f"{request.method} {request.url}: {said}", code=code, status=answer.status, url=request.url)
     _add_details(error, answer)
+    if isinstance(error, TransactionRefused):
+        error.reasons = problem.reasons
     return error
 
 
@@ -78,9 +87,9 @@ def _kind(answer: Answer, request: Request, code: str) -> type[ClientError]:
     if status == 403:
         return Fenced if PRODUCER_EPOCH in answer.headers else Unauthorized
     if status == 404:
-        return NotFound
+        return NotSupported if code == "unknown_route" else NotFound
     if status == 409:
-        return _conflict(answer, request)
+        return _conflict(answer, request, code)
     if status == 410:
         return _gone(answer, request)
     if status == 412:
@@ -92,7 +101,9 @@ def _kind(answer: Answer, request: Request, code: str) -> type[ClientError]:
     return BadRequest if 400 <= status < 500 else ProtocolError
 
 
-def _conflict(answer: Answer, request: Request) -> type[Conflict]:
+def _conflict(answer: Answer, request: Request, code: str) -> type[Conflict]:
+    if code.startswith("transaction_"):
+        return TransactionRefused
     if answer.says(STREAM_CLOSED):
         return StreamClosed
     if PRODUCER_EXPECTED_SEQ in answer.headers:
@@ -106,6 +117,8 @@ def _conflict(answer: Answer, request: Request) -> type[Conflict]:
 
 
 def _gone(answer: Answer, request: Request) -> type[Gone]:
+    if STREAM_EARLIEST_POSITION in answer.headers or "after" in request.params:
+        return PositionGone
     if STREAM_EARLIEST_OFFSET in answer.headers or 'rel="bootstrap"' in (answer.header("link") or ""):
         return Trimmed
     return StreamRecreated if STREAM_ID in request.params else Trimmed
@@ -119,5 +132,7 @@ def _add_details(error: ClientError, answer: Answer) -> None:
         error.received = answer.number(PRODUCER_RECEIVED_SEQ)
     elif isinstance(error, Fenced):
         error.epoch = answer.number(PRODUCER_EPOCH)
+    elif isinstance(error, PositionGone):
+        error.earliest = answer.header(STREAM_EARLIEST_POSITION)
     elif isinstance(error, Trimmed):
         error.earliest = answer.header(STREAM_EARLIEST_OFFSET)

@@ -125,11 +125,12 @@ def append(
     return appended(succeed((yield from call(request, target.retry, repeatable=repeatable)), request))
 
 
-def appended(answer: Answer) -> Appended:
+def appended(answer: Answer, *, duplicate: bool = False) -> Appended:
     return Appended(
-        offset=next_offset(answer),
+        # Some servers do not say where the stream ends when they answer a duplicate.
+        offset=(answer.header(STREAM_NEXT_OFFSET) or "") if duplicate else next_offset(answer),
         closed=answer.says(STREAM_CLOSED),
-        duplicate=False,
+        duplicate=duplicate,
         stream_id=answer.header(STREAM_ID),
         etag=answer.header(ETAG),
     )

@@ -8,6 +8,8 @@ what it gets, and reports the answer. Times are given in seconds of any steady c
   once those before it are there, so nothing is ever stored out of order.
 - The first batch of an epoch travels alone: a server knows nothing of the epoch before it.
 - While a batch waits to be sent again, no new one leaves.
+- The append that closes the stream leaves when all others are acknowledged: on a closed stream the server could not
+  tell that it has them.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .errors import ClientError, ConnectionLost, Fenced, OutcomeUnknown, SequenceGap, StreamClosed
+from .errors import ClientError, ConnectionLost, Fenced, OutcomeUnknown, SequenceGap
 from .faults import error_of
 from .operations import appended
 from .retry import RETRYABLE, UNCHANGED, Retry
-from .values import Appended, join_json
+from .values import join_json
 from .wire import (
     CONTENT_TYPE,
     PRODUCER_EPOCH,
@@ -47,7 +49,10 @@ class Receipt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """`linger_s` is how long a message waits for company. A batch is sent earlier when it has `batch_bytes_max` or
+    """A producer is known by `producer_id` and `epoch`. `claim` takes the next epoch where the id is in use already;
+    `resume` goes on with `first_seq` in an epoch of one's own, and counts as delivered what the server has of it.
+
+    `linger_s` is how long a message waits for company. A batch is sent earlier when it has `batch_bytes_max` or
     `batch_messages_max`; `in_flight_max` batches are on their way at most, and `buffer_bytes_max` bytes wait before
     `append` does. `merge` joins messages of streams that are not JSON into one append, which loses their borders.
     """
@@ -56,6 +61,7 @@ class ProducerOptions:
     epoch: int = 0
     first_seq: int = 0
     claim: bool = False
+    resume: bool = False
     linger_s: float = 0.005
     batch_bytes_max: int = 1024 * 1024
     batch_messages_max: int = 20_000
@@ -237,6 +243,8 @@ class Producing:
         if not self._waiting or len(self._unacknowledged) >= limit or not all(job.sent for job in self._jobs):
             return None
         first = self._waiting[0]
+        if first.closes and self._unacknowledged:
+            return None
         if len(self._waiting) == 1 and not (self._rush or self._ended or self._is_full(first)):
             due_s = first.opened_s + self.options.linger_s
             if due_s > now_s:
@@ -312,7 +320,7 @@ class Producing:
         return job.batch
 
     def _accepted(self, batch: _Batch, answer: Answer, *, duplicate: bool) -> None:
-        if duplicate and not batch.unsure and not batch.closes:
+        if duplicate and not (batch.unsure or batch.closes or self.options.resume):
             # We never sent this number before, so someone else did, under our name: our data was not stored.
             self._fenced(answer.number(PRODUCER_EPOCH), None)
             return
@@ -320,8 +328,7 @@ class Producing:
         self._unacknowledged.remove(batch)
         self.buffered_bytes -= batch.size
         if not batch.receipt.done():
-            done = appended(answer)
-            batch.receipt.set_result(Appended(done.offset, done.closed, duplicate, done.stream_id, done.etag))
+            batch.receipt.set_result(appended(answer, duplicate=duplicate))
 
     def _again(self, batch: _Batch, fault: ClientError, now_s: float, *, unsure: bool, retry_after: str | None) -> None:
         batch.failures += 1
@@ -336,9 +343,6 @@ class Producing:
             job.batch.retry_at_s = now_s  # it overtook one before it; its turn comes
         elif isinstance(error, Fenced):
             self._fenced(error.epoch, error)
-        elif isinstance(error, StreamClosed) and job.batch.closes and not job.batch.messages:
-            self._unacknowledged.remove(job.batch)  # closed already is closed
-            job.batch.receipt.set_result(Appended(error.offset or "", closed=True, duplicate=True))
         else:
             self.fail(error)
 

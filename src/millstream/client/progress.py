@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .feeding import FeedPage
 from .values import Batch, Bookmark
 
 
@@ -31,3 +32,15 @@ class Progress:
                 "A read with bootstrap=True may bring a snapshot, which is no item of the stream: "
                 "iterate over its batches and look at `batch.kind`."
             )
+
+
+class FeedProgress:
+    """`position` is where to go on with what has not been handed out in full."""
+
+    def __init__(self, after: str) -> None:
+        self.position = after
+        self.up_to_date = False
+
+    def _note(self, page: FeedPage) -> None:
+        self.position = page.next_position
+        self.up_to_date = page.up_to_date

@@ -68,6 +68,7 @@ class ProducerSettings(TypedDict, total=False):
     epoch: int
     first_seq: int
     claim: bool
+    resume: bool
     linger_s: float
     batch_bytes_max: int
     batch_messages_max: int

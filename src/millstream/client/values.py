@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model.media import is_json
+from ..protocol.http.json_mode import split_body
 from .errors import ProtocolError
 
 BEGINNING = "-1"
@@ -139,14 +140,19 @@ def decode_json(data: bytes) -> Any:
         raise ProtocolError(f"The server sent JSON that cannot be read: {error}.") from None
 
 
-_raw_array = msgspec.json.Decoder(list[msgspec.Raw])
-
-
 def split_json_array(data: bytes) -> list[bytes]:
-    try:
-        return [bytes(message) for message in _raw_array.decode(data)] if data else []
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ProtocolError(f"The server sent JSON that cannot be split: {error}.") from None
+    if not data:
+        return []
+    body = split_body(data)
+    if body.fault is not None or data.lstrip()[:1] != b"[":
+        raise ProtocolError("The server sent JSON that is cut off or no array of messages.")
+    if body.lengths is None:
+        return [body.payload] if body.payload else []
+    messages, at = [], 0
+    for length in body.lengths:
+        messages.append(body.payload[at : at + length])
+        at += length
+    return messages
 
 
 def encode_message(data: object, content_type: str) -> bytes:

@@ -1,6 +1,6 @@
 """The rules of appending and closing (protocol sections 5.2, 5.2.1 and 5.3).
 
-Checks come in this order: closed, content type, producer, If-Match, Stream-Seq, body. A duplicate ends at the
+Checks come in this order: closed, content type, producer, If-Match, Stream-Seq, ids, body. A duplicate ends at the
 producer check, whatever the later ones would say; a refusal changes nothing, producer state included.
 """
 
@@ -20,6 +20,7 @@ from ..model.errors import (
 )
 from ..model.etags import names_state
 from ..model.facts import Appended, Closed, Producer, size_of
+from ..model.ids import U64_MAX, MessageId
 from ..model.media import media_type
 from ..model.positions import format_stream_id
 from ..model.records import StreamRecord
@@ -52,11 +53,20 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     if close_only:
         machine.admit(stream, Closed(view.number, producer), now_ms, changes)
         return _receipt(Outcome.CLOSED, view, view.tail, True, producer)
+    first_id = command.first_id
+    if first_id is not None or view.client_ids:
+        check_first_id(view, first_id, 1 if body.lengths is None else len(body.lengths))
     if body.fault is not None:
         raise body.fault
-    fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms)
+    fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms, first_id)
     machine.admit(stream, fact, now_ms, changes)
-    return _receipt(Outcome.APPENDED, view, fact.offset + size_of(fact), command.closes, producer)
+    tail = fact.offset + size_of(fact)
+    last_id = (fact.id_ms, fact.id_seq if body.lengths is None else fact.id_seq + len(body.lengths) - 1)
+    if producer is None:
+        return Receipt(Outcome.APPENDED, view.number, tail, command.closes, view.content_type, None, None, last_id)
+    return Receipt(
+        Outcome.APPENDED, view.number, tail, command.closes, view.content_type, producer.epoch, producer.seq, last_id
+    )
 
 
 def appended(
@@ -66,9 +76,10 @@ def appended(
     producer: Producer | None,
     stream_seq: str | None,
     now_ms: int,
+    first_id: MessageId | None = None,
 ) -> Appended:
     """The fact that these messages follow what the stream holds."""
-    id_ms, id_seq = next_id(view, now_ms)
+    id_ms, id_seq = next_id(view, now_ms) if first_id is None else first_id
     return Appended(
         view.number,
         view.tail,
@@ -88,6 +99,23 @@ def next_id(view: StreamRecord, now_ms: int) -> tuple[int, int]:
         return now_ms, 0
     # The same millisecond, or a clock that stepped back: ids still only grow.
     return view.id_ms, view.id_seq + 1
+
+
+def check_first_id(view: StreamRecord, first_id: MessageId | None, messages: int) -> None:
+    """Whether the messages may have the ids that their writer gives them, or leaves to us."""
+    if first_id is None:
+        raise Conflict(
+            "This stream takes its ids from its writers (S3P's TIMESTAMP). Append over S3P, or to another stream.",
+            code="ids_are_the_clients",
+        )
+    if not view.client_ids:
+        raise Conflict("This stream's ids are given by the server. Append without an id.", code="ids_are_the_servers")
+    if first_id <= (view.id_ms, view.id_seq):
+        raise Conflict(f"Ids must grow: {first_id} is not after {view.id_ms}-{view.id_seq}.", code="id_regression")
+    if first_id.seq + messages - 1 > U64_MAX:
+        raise Conflict(
+            "The ids of the last messages would not fit into 64 bits. Start with a smaller seq.", code="id_overflow"
+        )
 
 
 def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:

@@ -25,7 +25,7 @@ _NO_WRITERS = Writers()
 
 def born(fact: facts.StreamCreated, sequence: int, at_ms: int) -> StreamRecord:
     """The record of a stream that has just been created."""
-    record = StreamRecord(sequence, fact.key, fact.content_type, at_ms, at_ms)
+    record = StreamRecord(sequence, fact.key, fact.content_type, at_ms, at_ms, client_ids=fact.client_ids)
     if fact.ttl_s is not None or fact.expires_at_ms is not None:
         record.lease = Lease(fact.ttl_s, fact.expires_at_ms, at_ms, fact.sliding)
     return record

@@ -64,7 +64,9 @@ def _with_defaults(command: Create, settings: BucketSettings) -> Create:
 
 def _create(machine: Machine, command: Create, now_ms: int, changes: list[Change]) -> Receipt:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
-    created = facts.StreamCreated(command.key, content_type, command.ttl_s, command.expires_at_ms, machine.ttl_renewal)
+    created = facts.StreamCreated(
+        command.key, content_type, command.ttl_s, command.expires_at_ms, machine.ttl_renewal, command.client_ids
+    )
     stream = machine.admit_new(created, now_ms, changes)
     producer = command.producer
     if producer is not None:
@@ -97,6 +99,8 @@ def _first_fact(
 
 
 def _on_existing(machine: Machine, view: StreamRecord, command: Create) -> Receipt:
+    if command.must_be_new:
+        raise Conflict("There is a stream of this name already. Use it, or delete it first.", code="stream_exists")
     if command.if_match is not None:
         check_if_match(machine, view, command.if_match)
     wanted = command.content_type or DEFAULT_CONTENT_TYPE

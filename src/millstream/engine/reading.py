@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
 from ..model.errors import BadRequest, Gone
+from ..model.ids import MessageId
 from ..model.media import is_json
 from ..model.offsets import BEGINNING, NOW
 from .state import Hot, Stream
@@ -144,3 +146,87 @@ def take_messages(messages: list[bytes], pieces: list[bytes], start: int, end: i
         pieces.append(message)
         end += len(message)
     return end, end - start >= bytes_max
+
+
+class Records(msgspec.Struct, frozen=True, gc=False):
+    """Whole messages with their ids: parallel lists, and where the next message lies."""
+
+    end: int
+    payloads: list[bytes]
+    ids_ms: list[int]
+    id_seqs: list[int]
+
+
+def records_hot(stream: Stream, start: int, count_max: int, bytes_max: int) -> Records:
+    """Messages from memory: at least one if there is one, however large. `start` must be a message's place."""
+    found = Records(start, [], [], [])
+    hot = stream.hot
+    if not hot or start >= stream.tail:
+        return found
+    first = bisect_right(hot, start, key=_offset) - 1 if start > hot[0].offset else 0
+    payloads, ids_ms, id_seqs = found.payloads, found.ids_ms, found.id_seqs
+    end = start
+    for index in range(first, len(hot)):
+        record = hot[index]
+        lengths = record.lengths
+        following = record.next_offset
+        fits = following - start <= bytes_max
+        if lengths is None:
+            if payloads and not (fits and len(payloads) < count_max):
+                break
+            payloads.append(record.payload)
+            ids_ms.append(record.id_ms)
+            id_seqs.append(record.id_seq)
+            end = following
+        elif fits and end == record.offset and len(payloads) + len(lengths) <= count_max:
+            payload, starts = record.payload, accumulate(lengths, initial=0)
+            payloads += [payload[at : at + length] for length, at in zip(lengths, starts, strict=False)]
+            ids_ms += [record.id_ms] * len(lengths)
+            id_seqs += range(record.id_seq, record.id_seq + len(lengths))
+            end = following
+        else:
+            end = _take_part(record, lengths, Room(start, end, count_max, bytes_max), found)
+            if end != following:
+                break
+    return Records(end, payloads, ids_ms, id_seqs)
+
+
+class Room(NamedTuple):
+    """How far a read has come, and how far it may."""
+
+    start: int
+    end: int
+    count_max: int
+    bytes_max: int
+
+
+def _take_part(record: Hot, lengths: Sequence[int], room: Room, found: Records) -> int:
+    """The messages of one append from `room.end` on, as far as they fit; where it ended."""
+    at, end = record.offset, room.end
+    payload = record.payload
+    for index, length in enumerate(lengths):
+        if at >= end:
+            full = len(found.payloads) >= room.count_max or end + length - room.start > room.bytes_max
+            if found.payloads and full:
+                return end
+            found.payloads.append(payload[at - record.offset : at - record.offset + length])
+            found.ids_ms.append(record.id_ms)
+            found.id_seqs.append(record.id_seq + index)
+            end += length
+        at += length
+    return end
+
+
+def hot_offset_after(hot: Sequence[Hot], last: MessageId) -> int | None:
+    """Where in memory the first message with a later id lies; None if it may lie before all of memory."""
+    index = bisect_right(hot, tuple(last), key=_first_id)
+    if index == 0:
+        return None
+    record = hot[index - 1]
+    if record.lengths is None or record.id_ms < last.ms:
+        return record.next_offset  # messages of one append differ in seq alone
+    return record.offset + sum(record.lengths[: last.seq - record.id_seq + 1])
+
+
+def _first_id(record: Hot) -> tuple[int, int]:
+    return record.id_ms, record.id_seq

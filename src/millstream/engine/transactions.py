@@ -109,6 +109,9 @@ def _objection(stream: Stream, addition: Addition) -> Reason | None:
     view = stream.pending or stream
     if view.closed:
         return Reason("stream_closed", f"The stream '{addition.stream}' is closed.", stream=addition.stream)
+    if view.client_ids:
+        why = f"The stream '{addition.stream}' takes its ids from its writers, over S3P."
+        return Reason("ids_are_the_clients", why, stream=addition.stream)
     if addition.fault is not None and is_json(view.content_type):
         return Reason("invalid_json", _no_json(addition), stream=addition.stream)
     return None

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from .errors import BadRequest
 from .facts import BucketSettings, Producer, Stored
+from .ids import MessageId
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +37,8 @@ class Create(msgspec.Struct, frozen=True, gc=False):
     stream_seq: str | None = None
     if_match: str | None = None
     needs_bucket: bool = False  # the bucketed surface: a missing bucket is not made on the way
+    must_be_new: bool = False  # an existing stream is a conflict, whatever its configuration
+    client_ids: bool = False  # every append names the id of its first message
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +49,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     producer: Producer | None = None
     stream_seq: str | None = None
     if_match: str | None = None
+    first_id: MessageId | None = None  # given if, and only if, the stream takes its clients' ids
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):

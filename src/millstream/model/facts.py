@@ -55,6 +55,7 @@ class StreamCreated(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=Fals
     ttl_s: int | None = None
     expires_at_ms: int | None = None
     sliding: bool = True  # reads and writes renew the TTL
+    client_ids: bool = False  # appends bring their ids; the server gives none
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):

@@ -66,6 +66,7 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     lease: Lease | None = None
     writers: Writers | None = None
     snapshot: Snapshot | None = None
+    client_ids: bool = False
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -33,3 +33,4 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     content_type: str
     producer_epoch: int | None = None
     producer_seq: int | None = None
+    last_id: tuple[int, int] | None = None  # of an append: the id of its last message; plain, as it is hot

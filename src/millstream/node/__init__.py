@@ -1,9 +1,9 @@
 """One running node: the engine with journal, catalog and segments around it.
 
-`Stream` and `Cut` are what listeners see of the engine.
+`Stream`, `Cut` and `Records` are what listeners see of the engine.
 """
 
-from ..engine.reading import Cut
+from ..engine.reading import Cut, Records
 from ..engine.state import Stream
 
-__all__ = ["Cut", "Stream"]
+__all__ = ["Cut", "Records", "Stream"]

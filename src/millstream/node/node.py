@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,7 @@ from .leases import LeaseBook
 from .listing import Lister
 from .reader import Reader
 from .recent import RecentFacts
+from .record_reader import RecordReader
 from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
 from .snapshots import remove_orphans
@@ -112,6 +114,7 @@ class Node:
         self.objects_root = self._data_dir.objects.absolute()
         self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
+        self.records = RecordReader(catalog, self.objects)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
@@ -166,14 +169,21 @@ class Node:
 
     def _make_transactions(self, leftovers: Leftovers) -> Transactions:
         limits = self.limits
-        worker = StagingWorker(self._data_dir.root, self._lock_fd, limits.append_bytes_max)
+        helper = partial(StagingWorker, self._data_dir.root, self._lock_fd, limits.append_bytes_max)
         transactions = Transactions(
             self.machine,
             self.writer,
             self.objects,
             self.clock,
-            worker,
-            TransactionLimits(limits.staged_ttl_s, limits.staged_bytes_max, limits.transaction_bytes_max),
+            helper(),
+            helper(),
+            TransactionLimits(
+                limits.staged_ttl_s,
+                limits.staged_bytes_max,
+                limits.transaction_bytes_max,
+                limits.low_space_bytes,
+                limits.lease_s,
+            ),
             leftovers,
         )
         transactions.on_committed = self._transaction_committed
@@ -208,8 +218,9 @@ class Node:
 
     # -- for listeners -----------------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
-        self.writer.submit(command, done)
+    def submit(self, command: Command, done: Done) -> bool:
+        """Whether the decision was in favour is known at once; `done` gets the answer once it is durable."""
+        return self.writer.submit(command, done)
 
     def visible(self, key: str) -> Stream:
         stream = self.machine.streams.get(key)

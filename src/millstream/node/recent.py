@@ -28,7 +28,8 @@ _NOTHING: Change = (None, facts.PartsDropped(0))
 
 
 class RecentChange(NamedTuple):
-    """A fact about a stream. `offset` is the stream's tail behind it; an append carries its payload."""
+    """A fact about a stream. `offset` is the stream's tail behind it; an append carries its payload, or says in which
+    transaction's object it lies."""
 
     sequence: int
     at_ms: int

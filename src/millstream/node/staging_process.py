@@ -17,7 +17,7 @@ from ..model.errors import BadRequest, MillstreamError, Reason, TransactionRefus
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.objects import LocalObjects
-from ..storage.transactions.arrow import ArrowRows
+from ..storage.transactions.arrow import ArrowRows, give_memory_back_to_the_system
 from ..storage.transactions.merging import Merged, merge_parts
 from ..storage.transactions.ndjson import NdjsonRows
 from ..storage.transactions.parts import PartHead, Rows, write_part
@@ -104,6 +104,8 @@ class Worker:
             return JobReport(failure=str(error) or type(error).__name__)
 
     def _stage(self, job: StageJob) -> PartHead:
+        if job.is_arrow:
+            give_memory_back_to_the_system()
         with (self._root / job.body).open("rb") as body:
             rows: Rows = (ArrowRows if job.is_arrow else NdjsonRows)(body, self._message_bytes_max)
             return write_part(self._objects, job.number, job.head, rows)

@@ -52,7 +52,8 @@ class TransactionLimits(msgspec.Struct, frozen=True):
     staged_ttl_s: float
     staged_bytes_max: int
     transaction_bytes_max: int
-    objects_kept_s: float = 60.0  # after the segments have what is in them, for reads that are under way
+    low_space_bytes: int = 0
+    objects_kept_s: float = 0.0  # also when the segments have what is in them: a read may have begun before
 
 
 class PartName(msgspec.Struct, frozen=True):
@@ -74,7 +75,8 @@ class Transactions:
         writer: Writer,
         objects: LocalObjects,
         clock: WallClock,
-        worker: StagingWorker,
+        stager: StagingWorker,
+        merger: StagingWorker,
         limits: TransactionLimits,
         leftovers: Leftovers,
     ) -> None:
@@ -82,7 +84,8 @@ class Transactions:
         self._writer = writer
         self._objects = objects
         self._clock = clock
-        self._worker = worker
+        self._stager = stager
+        self._merger = merger  # of its own: a commit does not wait for gigabytes that somebody stages
         self._limits = limits
         self.parts = StagedParts()
         self.stored = set(leftovers.objects)  # the transactions' objects that are there
@@ -114,11 +117,13 @@ class Transactions:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self._worker.close()
+        await self._stager.close()
+        await self._merger.close()
 
     def abandon(self) -> None:
         """Let go as a killed process does."""
-        self._worker.kill()
+        self._stager.kill()
+        self._merger.kill()
 
     # -- staging -----------------------------------------------------------------------------------------
 
@@ -126,8 +131,7 @@ class Transactions:
         """Whether a part is wanted: False when its version is committed. Raises when it is refused."""
         if is_duplicate(app, version, self._machine.visible_bucket(bucket).apps):
             return False
-        if self._writer.refusal is not None:
-            raise self._writer.refusal
+        self.check_room(0)
         if self.parts.bytes >= self._limits.staged_bytes_max:
             raise Unavailable(
                 f"{self.parts.bytes} bytes are staged, the limit is {self._limits.staged_bytes_max} "
@@ -142,6 +146,16 @@ class Transactions:
             )
         return True
 
+    def check_room(self, size: int) -> None:
+        """Raise if so many bytes would leave the journal without space, or if nothing is taken at all."""
+        if self._writer.refusal is not None:
+            raise self._writer.refusal
+        if size and self._objects.free_bytes() - size < self._limits.low_space_bytes:
+            raise Unavailable(
+                f"The disk has no room for {size} bytes above low_space_bytes. Free some space.",
+                code="disk_nearly_full",
+            )
+
     async def stage(
         self, bucket: str, app: str, version: int, part: str, body: str, is_arrow: bool
     ) -> StagedPart | None:
@@ -149,7 +163,8 @@ class Transactions:
         created_ms = self._machine.visible_bucket(bucket).created_ms
         head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
         number = self._next_number()
-        report = await self._worker.run(StageJob(body, is_arrow, number, head))
+        self.check_room(await asyncio.to_thread(self._objects.size, body))
+        report = await self._stager.run(StageJob(body, is_arrow, number, head))
         assert report.head is not None
         staged = StagedPart(number, report.head)
         try:
@@ -233,6 +248,7 @@ class Transactions:
             raise _too_large(f"{size} bytes; it may have {limit} (transaction_bytes_max)")
         if messages > MESSAGES_MAX:
             raise _too_large(f"{messages} messages; it may have {MESSAGES_MAX}")
+        self.check_room(size)
 
     async def _commit_parts(
         self, bucket: str, app: str, version: int, parts: list[StagedPart], create: bool, content_type: str | None
@@ -240,7 +256,7 @@ class Transactions:
         number = self._next_number()
         self._preparing.add(number)
         try:
-            merged = (await self._worker.run(MergeJob(number, [part.number for part in parts]))).merged
+            merged = (await self._merger.run(MergeJob(number, [part.number for part in parts]))).merged
             assert merged is not None
             self.stored.add(number)
             if merged.streams > STREAMS_MAX:

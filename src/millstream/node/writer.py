@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from ..engine.machine import Change, Machine
 from ..engine.state import Stream
 from ..model.codec import HEADER_BYTES, array_header, encode_into
-from ..model.commands import Command, Delete, DeleteBucket, Expire
+from ..model.commands import Command, Delete, DeleteBucket, Expire, Trim
 from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
 from ..model.facts import PartsDropped, PartStored
 from ..model.replies import Outcome, Receipt
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 Answer = Receipt | MillstreamError
 Done = Callable[[Answer], None]
 
-_FREES_SPACE = (Delete, Expire, DeleteBucket)  # taken even when the disk is nearly full
+_FREES_SPACE = (Delete, Expire, Trim, DeleteBucket)  # taken even when the disk is nearly full
 _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 
@@ -91,11 +91,11 @@ class Writer:
 
     # -- taking commands -----------------------------------------------------------------------------
 
-    def submit(self, command: Command, done: Done) -> None:
-        """Decide about a command now; `done` gets the answer once it is durable."""
+    def submit(self, command: Command, done: Done) -> bool:
+        """Decide about a command now; `done` gets the answer once it is durable. False if it is a refusal."""
         if self._refusal is not None and (self._failed or type(command) not in _FREES_SPACE):
             done(self._refusal)
-            return
+            return False
         batch = self._open
         if batch is None:
             batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
@@ -107,11 +107,12 @@ class Writer:
         changes = batch.changes
         if len(changes) == before:
             self._answer_undecided(batch, done, answer)
-            return
+            return type(answer) is Receipt
         for index in range(before, len(changes)):
             encode_into(changes[index][1], batch.buffer, -1)
         batch.waiters.append((done, answer))
         self._queued(batch)
+        return True
 
     def _answer_undecided(self, batch: Batch, done: Done, answer: Answer) -> None:
         """Nothing to journal. But the answer may rest on what is in flight: then it waits for that."""

@@ -17,6 +17,7 @@ from .guard import Guard
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .ops import METRICS_TYPE, Metrics
+from .s3p_listener import S3pListener
 from .settings import Settings
 from .stream_routes import METHODS, StreamRoutes
 
@@ -34,6 +35,7 @@ class HttpListener:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()  # good to a tick: deadlines need no more
         self.node: Node | None = None  # None until recovery is done
+        self.s3p: S3pListener | None = None  # for the metrics
         self.inflight_bytes = 0
         self.answered: dict[tuple[bytes, int], int] = {}
         self.common_lines = b""

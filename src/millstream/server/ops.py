@@ -11,9 +11,11 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from .. import __version__
+from ..protocol.s3p.commands import COMMAND_NAMES
 
 if TYPE_CHECKING:
     from .http_listener import HttpListener
+    from .s3p_listener import S3pListener
 
 METRICS_TYPE = b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
@@ -31,6 +33,18 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
+    def _collect_s3p(self, s3p: S3pListener) -> Iterator[Metric]:
+        begun = CounterMetricFamily("millstream_s3p_commands", "Commands that were begun.", labels=["command"])
+        for kind, count in list(s3p.commands.items()):
+            begun.add_metric([COMMAND_NAMES[kind]], count)
+        yield begun
+        errors = CounterMetricFamily("millstream_s3p_errors", "Connections that ended with an error.", labels=["code"])
+        for code, count in list(s3p.errors.items()):
+            errors.add_metric([code], count)
+        yield errors
+        yield GaugeMetricFamily("millstream_s3p_connections", "Open connections.", s3p.connection_count)
+        yield GaugeMetricFamily("millstream_s3p_inflight_bytes", "Unfinished commands in memory.", s3p.inflight_bytes)
+
     def collect(self) -> Iterator[Metric]:
         listener = self._listener
         requests = CounterMetricFamily("millstream_http_requests", "Answered requests.", labels=["method", "status"])
@@ -42,12 +56,18 @@ class Metrics:
         yield info
         yield GaugeMetricFamily("millstream_http_connections", "Open connections.", listener.connection_count)
         yield GaugeMetricFamily("millstream_http_inflight_bytes", "Request bodies in memory.", listener.inflight_bytes)
+        if listener.s3p is not None:
+            yield from self._collect_s3p(listener.s3p)
         node = listener.node
         yield GaugeMetricFamily("millstream_ready", "1 when reads and writes are served.", int(listener.is_ready()))
         if node is None:
             return
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        yield gauge("millstream_live_readers", "Long-polls and SSE connections.", node.followers.count)
+        yield gauge("millstream_live_readers", "Long-polls, SSE connections, blocked S3P reads.", node.followers.count)
+        yield gauge(
+            "millstream_feed_readers", "Long-polls and SSE connections on buckets.", node.recent.followers.count
+        )
+        yield gauge("millstream_read_leases", "Leases of read plans.", node.leases.count)
         yield counter("millstream_journal_commits", "Group commits.", node.writer.commits)
         yield gauge("millstream_journal_sequence", "Last committed fact.", node.writer.committed_sequence)
         yield gauge("millstream_catalog_sequence", "Last checkpointed fact.", node.upkeep.applied)
@@ -68,3 +88,6 @@ class Metrics:
         yield gauge("millstream_segments", "Segments.", count)
         yield gauge("millstream_segment_bytes", "Bytes of all segments.", size)
         yield gauge("millstream_segment_live_bytes", "Bytes of blocks in use.", live)
+        count, size = node.catalog.archives.totals()
+        yield gauge("millstream_archives", "Archive objects.", count)
+        yield gauge("millstream_archive_bytes", "Bytes of the archive.", size)

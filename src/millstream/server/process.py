@@ -15,6 +15,8 @@ import uvloop
 from ..model.errors import StorageError
 from ..node.node import Node, NodeLimits, recover
 from .http_listener import HttpListener
+from .s3p_listener import S3pListener
+from .setting_kinds import Address
 from .settings import Settings
 
 log = logging.getLogger("millstream")
@@ -45,17 +47,31 @@ async def _serve(settings: Settings) -> int:
     host, port = await listener.start()
     # The listener is up before recovery, so that health checks see a server that is on its way.
     log.info("Listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    s3p = await _listen_s3p(settings)
     limits = NodeLimits(**{name: getattr(settings, name) for name in NodeLimits.__struct_fields__})
     node = Node(await asyncio.to_thread(recover, settings.data_dir, limits))
     node.start()
     listener.serve_node(node)
+    if s3p is not None:
+        s3p.serve_node(node)
+        listener.s3p = s3p
     gc.freeze()
     log.info("Ready: %d facts replayed in %.2f s from %s", node.replayed, node.recovery_s, settings.data_dir)
     await stopped.wait()
     log.info("Stopping")
-    await listener.stop()
+    await asyncio.gather(listener.stop(), *([] if s3p is None else [s3p.stop()]))
     await node.close()
     return 0
+
+
+async def _listen_s3p(settings: Settings) -> S3pListener | None:
+    address = settings.s3p_address
+    if address is None:
+        return None
+    listener = S3pListener(settings)
+    host, port = await listener.start(address)
+    log.info("Listening for S3P on %s", Address(host, port))
+    return listener
 
 
 def _set_up_logging(settings: Settings) -> None:

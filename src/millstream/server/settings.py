@@ -9,25 +9,29 @@ hidden today would otherwise surface on the day the other source goes away.
 from __future__ import annotations
 
 import difflib
-import ipaddress
-import os
-import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
-TIB: Final = 1024 * GIB
+from .setting_kinds import CHECKED, ENVIRONMENT_PREFIX, GIB, KIB, MIB, TIB, Address, Key, Kind, parse_address
+from .setting_kinds import choice as _choice
+from .setting_kinds import count as _count
+from .setting_kinds import folder as _folder
+from .setting_kinds import plain_from_text as _plain_from_text
+from .setting_kinds import seconds as _seconds
+from .setting_kinds import setting as _key
+from .setting_kinds import size as _size
 
-ENVIRONMENT_PREFIX: Final = "MILLSTREAM_"
+# Variables of the other commands, which a shell may carry when it starts a server.
+NOT_SETTINGS: Final = frozenset({"MILLSTREAM_URL", "MILLSTREAM_TOKEN"})
 
 # Tables of later versions: a file written for those must not half work here.
-TABLES_NOT_BUILT: Final = ("cold", "cluster", "s3p")
+TABLES_NOT_BUILT: Final = ("cold", "cluster")
+
+# Tables there are: their keys are written `table.key`, in the environment MILLSTREAM_TABLE__KEY.
+TABLES: Final = ("s3p",)
 
 # Keys that configurations of comparable servers carry and that Millstream answers in another way.
 REFUSED: Final = {
@@ -38,116 +42,6 @@ REFUSED: Final = {
 
 class SettingsError(Exception):
     """A setting that cannot be used, in one sentence: its key, its source and what is allowed."""
-
-
-class Kind(StrEnum):
-    """How the value of a setting is written."""
-
-    NAME = "name"
-    CHOICE = "choice"
-    LISTEN = "address to listen on"
-    ADDRESS = "address"
-    FOLDER = "folder"
-    HOSTS = "list of host names"
-    ORIGINS = "list of origins"
-    SWITCH = "switch"
-    COUNT = "whole number"
-    SECONDS = "seconds"
-    SIZE = "size"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What is known about one setting besides its value."""
-
-    name: str
-    kind: Kind
-    default: Any
-    description: str
-    minimum: float = 0
-    maximum: float = 0
-    choices: tuple[str, ...] = ()
-
-    @property
-    def environment_name(self) -> str:
-        return ENVIRONMENT_PREFIX + self.name.upper()
-
-    def allowed(self) -> str:
-        """What may be written, as the end of a sentence that starts with "use"."""
-        return _ALLOWED[self.kind](self)
-
-    def shown(self, value: object) -> str:
-        """A value as one would write it into the environment."""
-        if self.kind is Kind.SIZE:
-            return format_size(cast(int, value))
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if isinstance(value, tuple):
-            return ",".join(value)
-        return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a socket listens or can be reached."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        if self.host.lower() == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """Read `HOST:PORT` or `[IPV6]:PORT`; ValueError says what is wrong with it."""
-    matched = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text)
-    if matched is None:
-        raise ValueError("it is not HOST:PORT")
-    bracketed, plain, port = matched.groups()
-    if bracketed is not None:
-        ipaddress.IPv6Address(bracketed)
-    if int(port) > 65535:
-        raise ValueError("the port is above 65535")
-    return Address(bracketed or plain, int(port))
-
-
-T = TypeVar("T")
-
-
-def _key(kind: Kind, default: T, description: str, **limits: Any) -> T:
-    """Declare one setting. The return type is that of the value, which is what the dataclass makes of it."""
-    details = {"kind": kind, "description": description, **limits}
-    declared: T = field(default=default, metadata=details)
-    return declared
-
-
-def _count(default: int, minimum: int, maximum: int, description: str) -> int:
-    return _key(Kind.COUNT, default, description, minimum=minimum, maximum=maximum)
-
-
-def _seconds(default: float, minimum: float, maximum: float, description: str) -> float:
-    return _key(Kind.SECONDS, default, description, minimum=minimum, maximum=maximum)
-
-
-def _size(default: int, minimum: int, maximum: int, description: str) -> int:
-    return _key(Kind.SIZE, default, description, minimum=minimum, maximum=maximum)
-
-
-def _choice(choices: tuple[str, ...], default: str, description: str) -> str:
-    return _key(Kind.CHOICE, default, description, choices=choices)
-
-
-def _folder(default: str, description: str) -> Path:
-    return _key(Kind.FOLDER, Path(default), description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +101,19 @@ class Settings:
     archive_age_s: float = _seconds(86_400.0, 0.0, 10**9, "how long feeds can go back; older facts leave the archive")
     archive_bytes_max: int = _size(8 * GIB, 0, 1024 * TIB, "disk space of the archive; the oldest facts leave first")
     lease_s: float = _seconds(300.0, 1.0, 86_400, "how long a read plan keeps its objects unless it is renewed")
+    # S3P
+    s3p_listen: str = _key(Kind.LISTEN_OR_NONE, "127.0.0.1:7500", "address that serves S3P; none turns it off")
+    s3p_buckets: bool = _key(Kind.SWITCH, False, "a name with a slash is bucket/stream, in any bucket")
+    s3p_name_bytes_max: int = _count(256, 1, 340, "longest stream name; above it ERR_BAD_FORMAT")
+    s3p_append_records_max: int = _count(1000, 1, 1_000_000, "most records in one APPEND; above it ERR_LIMITS")
+    s3p_append_bytes_max: int = _size(MIB, 1, 64 * MIB, "most payload in one APPEND; above it ERR_LIMITS")
+    s3p_record_bytes_max: int = _size(MIB, 1, 64 * MIB, "largest record; above it ERR_LIMITS")
+    s3p_count_default: int = _count(1000, 1, 1_000_000, "records a READ returns when it has no COUNT")
+    s3p_count_max: int = _count(1000, 1, 1_000_000, "largest COUNT; above it ERR_LIMITS")
+    s3p_block_ms_max: int = _count(10_000, 0, 3_600_000, "longest BLOCK; above it ERR_LIMITS")
+    s3p_read_bytes_max: int = _size(4 * MIB, 1, GIB, "most payload in one READ; a larger record comes alone")
+    s3p_idle_timeout_s: float = _seconds(300.0, 0.05, 86_400, "close a connection without a command for so long")
+    s3p_connections_max: int = _count(10_000, 1, 1_000_000, "open connections; above it new ones are refused")
     # Logs
     log_level: str = _choice(("debug", "info", "warning", "error"), "info", "how much is logged")
     log_format: str = _choice(("text", "json"), "text", "how a log line is written")
@@ -215,172 +122,25 @@ class Settings:
     def address(self) -> Address:
         return parse_address(self.listen)
 
+    @property
+    def s3p_address(self) -> Address | None:
+        """None if S3P is not served."""
+        return None if self.s3p_listen == "none" else parse_address(self.s3p_listen)
+
+
+def _name_of(field_name: str) -> str:
+    """How users write a field's name: those of a table with a dot."""
+    table, _, key = field_name.partition("_")
+    return f"{table}.{key}" if table in TABLES else field_name
+
+
+def _field_of(name: str) -> str:
+    return name.replace(".", "_")
+
 
 KEYS: Final[Mapping[str, Key]] = {
-    declared.name: Key(name=declared.name, default=declared.default, **declared.metadata)
+    _name_of(declared.name): Key(name=_name_of(declared.name), default=declared.default, **declared.metadata)
     for declared in fields(Settings)
-}
-
-
-# --- sizes -----------------------------------------------------------------------------------------------
-
-_UNITS: Final = {
-    "": 1,
-    "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "tb": 1000**4,
-    "kib": KIB,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": TIB,
-}
-
-
-def parse_size(text: str) -> int:
-    """Read `65536`, `64KiB` (powers of 1024) or `64kB` (powers of 1000)."""
-    matched = re.fullmatch(r"([0-9]{1,18}) ?([A-Za-z]{0,3})", text.strip())
-    if matched is None or matched[2].lower() not in _UNITS:
-        raise ValueError("it is not a size")
-    return int(matched[1]) * _UNITS[matched[2].lower()]
-
-
-def format_size(size: int) -> str:
-    """Write a size with the largest unit that leaves it whole."""
-    for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if size and size % scale == 0:
-            return f"{size // scale}{unit}"
-    return str(size)
-
-
-# --- what is allowed, in words ---------------------------------------------------------------------------
-
-
-def _allowed_choice(key: Key) -> str:
-    return "one of " + ", ".join(key.choices)
-
-
-def _allowed_count(key: Key) -> str:
-    if key.minimum == key.maximum:
-        return f"{key.minimum}, the only one there is"
-    return f"a whole number from {key.minimum} to {key.maximum}"
-
-
-def _allowed_seconds(key: Key) -> str:
-    return f"a number of seconds from {key.minimum:g} to {key.maximum:g}"
-
-
-def _allowed_size(key: Key) -> str:
-    lowest, highest = format_size(int(key.minimum)), format_size(int(key.maximum))
-    return f"a size from {lowest} to {highest}, as a number of bytes or such as 64MiB"
-
-
-_ALLOWED: Final[Mapping[Kind, Callable[[Key], str]]] = {
-    Kind.NAME: lambda key: "1 to 64 letters, digits, dots, dashes and underscores",
-    Kind.CHOICE: _allowed_choice,
-    Kind.LISTEN: lambda key: "HOST:PORT such as 127.0.0.1:4437 or [::1]:4437",
-    Kind.ADDRESS: lambda key: "HOST:PORT such as 10.0.0.1:4437, or nothing",
-    Kind.FOLDER: lambda key: "the path of a folder",
-    Kind.HOSTS: lambda key: "host names without a port, separated by commas (in a file: a list of strings)",
-    Kind.ORIGINS: lambda key: "* or origins such as https://app.example, separated by commas (in a file: a list)",
-    Kind.SWITCH: lambda key: "true or false",
-    Kind.COUNT: _allowed_count,
-    Kind.SECONDS: _allowed_seconds,
-    Kind.SIZE: _allowed_size,
-}
-
-
-# --- from text, then from plain values to checked ones ---------------------------------------------------
-
-_SWITCH_WORDS: Final = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
-
-
-def _plain_from_text(kind: Kind, text: str) -> object:
-    """The environment and `--set` know only text; give it the type that TOML would have."""
-    text = text.strip()
-    if kind is Kind.SWITCH:
-        return _SWITCH_WORDS[text.lower()]
-    if kind is Kind.COUNT:
-        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
-    if kind is Kind.SECONDS:
-        return float(text)
-    if kind in (Kind.HOSTS, Kind.ORIGINS):
-        return [part.strip() for part in text.split(",") if part.strip()]
-    return text
-
-
-def _require(condition: bool) -> None:
-    if not condition:
-        raise ValueError
-
-
-def _checked_number(key: Key, value: object) -> int | float:
-    wanted = (int, float) if key.kind is Kind.SECONDS else (int,)
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        raise ValueError
-    _require(key.minimum <= value <= key.maximum)
-    return float(value) if key.kind is Kind.SECONDS else value
-
-
-def _checked_size(key: Key, value: object) -> int:
-    return int(_checked_number(key, parse_size(value) if isinstance(value, str) else value))
-
-
-def _checked_switch(key: Key, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _checked_text(key: Key, value: object) -> str:
-    # A number is a fine name for a node, and other servers' files have one there.
-    if key.kind is Kind.NAME and isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise ValueError
-    if key.kind is Kind.CHOICE:
-        _require(value in key.choices)
-    elif key.kind is Kind.NAME:
-        _require(re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value) is not None)
-    elif key.kind is Kind.LISTEN or (key.kind is Kind.ADDRESS and value):
-        parse_address(value)
-    return value
-
-
-def _checked_folder(key: Key, value: object) -> Path:
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
-        raise ValueError
-    return Path(value)
-
-
-def _checked_list(key: Key, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError
-    pattern = _HOST if key.kind is Kind.HOSTS else _ORIGIN
-    for item in value:
-        _require(isinstance(item, str) and pattern.fullmatch(item) is not None)
-    return tuple(item.lower() for item in value)
-
-
-_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
-_ORIGIN: Final = re.compile(r"\*|[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
-
-_CHECKED: Final[Mapping[Kind, Callable[[Key, object], object]]] = {
-    Kind.NAME: _checked_text,
-    Kind.CHOICE: _checked_text,
-    Kind.LISTEN: _checked_text,
-    Kind.ADDRESS: _checked_text,
-    Kind.FOLDER: _checked_folder,
-    Kind.HOSTS: _checked_list,
-    Kind.ORIGINS: _checked_list,
-    Kind.SWITCH: _checked_switch,
-    Kind.COUNT: _checked_number,
-    Kind.SECONDS: _checked_number,
-    Kind.SIZE: _checked_size,
 }
 
 
@@ -399,7 +159,7 @@ def _read(name: str, value: object, where: str, *, may_be_text: bool) -> _Given:
     key = _known_key(name, where)
     try:
         plain = _plain_from_text(key.kind, value) if may_be_text and isinstance(value, str) else value
-        return _Given(_CHECKED[key.kind](key, plain), where)
+        return _Given(CHECKED[key.kind](key, plain), where)
     except (ValueError, KeyError):
         shown = f'"{value}"' if isinstance(value, str) else value
         raise SettingsError(f"{name} ({where}) cannot be {shown}; use {key.allowed()}") from None
@@ -408,7 +168,7 @@ def _read(name: str, value: object, where: str, *, may_be_text: bool) -> _Given:
 def _known_key(name: str, where: str) -> Key:
     if name in KEYS:
         return KEYS[name]
-    table = re.split(r"\.|__", name)[0]
+    table = name.partition(".")[0]
     if table in TABLES_NOT_BUILT:
         raise SettingsError(f"{name} ({where}) is not available in this version; remove the table [{table}]")
     if name in REFUSED:
@@ -427,6 +187,11 @@ def _from_file(config: Path) -> Iterator[tuple[str, _Given]]:
         raise SettingsError(f"server ({where}) cannot be {server}; use a table [server] or top-level keys")
     for name in server.keys() & document.keys():
         raise SettingsError(f"{name} ({where}) is given twice, in [server] and at the top; use one of them")
+    for table in TABLES:
+        inside = document.pop(table, {})
+        if not isinstance(inside, dict):
+            raise SettingsError(f"{table} ({where}) cannot be {inside}; use a table [{table}]")
+        document.update({f"{table}.{name}": value for name, value in inside.items()})
     for name, value in (*document.items(), *server.items()):
         yield name, _read(name, value, where, may_be_text=False)
 
@@ -442,8 +207,8 @@ def _parsed_file(config: Path) -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             where = f"in the environment variable {variable}"
             yield name, _read(name, environ[variable], where, may_be_text=True)
 
@@ -463,21 +228,30 @@ def load_settings(config: Path | None, environ: Mapping[str, str], flags: Mappin
     given = dict(_from_file(config)) if config is not None else {}
     given.update(_from_environment(environ))
     given.update(_from_flags(flags))
-    settings = Settings(**{name: cast(Any, found.value) for name, found in given.items()})
+    settings = Settings(**{_field_of(name): cast(Any, found.value) for name, found in given.items()})
     _check_together(settings, {name: found.where for name, found in given.items()})
     return settings
 
 
+_NOT_ABOVE: Final = (
+    ("long_poll_ms", "long_poll_ms_max"),
+    ("append_bytes_max", "inflight_bytes_max"),
+    ("s3p.append_bytes_max", "inflight_bytes_max"),
+    ("s3p.count_default", "s3p.count_max"),
+)
+
+
 def _check_together(settings: Settings, where: Mapping[str, str]) -> None:
     """The rules that need more than one setting."""
-    if not settings.address.is_loopback and not settings.insecure:
-        raise SettingsError(
-            f"{_named(settings, 'listen', where)} can be reached from other machines and there is no "
-            "authentication yet; use a loopback address such as 127.0.0.1:4437, or --insecure "
-            "(insecure = true) on a network where everyone may read and write"
-        )
-    for lower, upper in (("long_poll_ms", "long_poll_ms_max"), ("append_bytes_max", "inflight_bytes_max")):
-        if getattr(settings, lower) > getattr(settings, upper):
+    for name, address in (("listen", settings.address), ("s3p.listen", settings.s3p_address)):
+        if address is not None and not address.is_loopback and not settings.insecure:
+            raise SettingsError(
+                f"{_named(settings, name, where)} can be reached from other machines and there is no "
+                f"authentication yet; use a loopback address such as {KEYS[name].default}, or --insecure "
+                "(insecure = true) on a network where everyone may read and write"
+            )
+    for lower, upper in _NOT_ABOVE:
+        if getattr(settings, _field_of(lower)) > getattr(settings, _field_of(upper)):
             raise SettingsError(
                 f"{_named(settings, lower, where)} must not be above {_named(settings, upper, where)}; "
                 f"lower {lower} or raise {upper}"
@@ -485,4 +259,4 @@ def _check_together(settings: Settings, where: Mapping[str, str]) -> None:
 
 
 def _named(settings: Settings, name: str, where: Mapping[str, str]) -> str:
-    return f"{name} = {KEYS[name].shown(getattr(settings, name))} ({where.get(name, 'the default')})"
+    return f"{name} = {KEYS[name].shown(getattr(settings, _field_of(name)))} ({where.get(name, 'the default')})"

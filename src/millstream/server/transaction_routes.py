@@ -37,6 +37,18 @@ _JSON = b"Content-Type: application/json\r\n"
 _METHODS = {1: b"GET, HEAD, DELETE, OPTIONS", 2: b"GET, HEAD, POST, DELETE, OPTIONS", 3: b"PUT, OPTIONS"}
 
 
+class PartSink(ObjectSink):
+    """Takes gigabytes as long as the node takes writes at all: the space that is left belongs to the journal."""
+
+    def __init__(self, conn: RequestReceiver, node: Node, name: str, bytes_max: int) -> None:
+        super().__init__(conn, node.objects, name, bytes_max, "staged_part_bytes_max")
+        self._transactions = node.transactions
+
+    def feed(self, data: bytes) -> bool:
+        self._transactions.check_room(0)
+        return super().feed(data)
+
+
 class TransactionRoutes:
     def __init__(self, node: Node, settings: Settings) -> None:
         self._node = node
@@ -56,7 +68,7 @@ class TransactionRoutes:
         is_arrow(request.headers, self._arrow_is_available)
         self._transactions.admit(bucket, path.app, path.version, path.part)
         limit = self._settings.staged_part_bytes_max
-        return ObjectSink(conn, self._node.objects, self._new_body(), limit, "staged_part_bytes_max")
+        return PartSink(conn, self._node, self._new_body(), limit)
 
     def serve(self, conn: HttpConnection, request: Request, bucket: str, rest: tuple[str, ...]) -> None:
         path = parse_path(bucket, rest)

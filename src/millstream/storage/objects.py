@@ -113,6 +113,10 @@ class LocalObjects:
         names = [name for name in self._files.list_directory(folder) if not name.startswith(_TEMPORARY)]
         return [(f"{prefix}/{name}", (folder / name).stat().st_size) for name in names]
 
+    def free_bytes(self) -> int:
+        """Space that is left where the objects are."""
+        return self._files.free_bytes(self._root)
+
     def close(self) -> None:
         while self._open:
             self._files.close(self._open.popitem()[1])

@@ -133,6 +133,7 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
     async def _send(self, job: Job) -> None:
         try:
             answer = await self._driver.run(send(replace(job.request, on_sent=lambda: self._sent(job))))
+            self._rules.answered(job, answer, self._now())
         except ConnectionLost as lost:
             self._rules.lost(job, lost, self._now())
         except Exception as error:
@@ -140,8 +141,6 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
             if not isinstance(error, ClientError):
                 error = OutcomeUnknown(f"The producer cannot go on: {error!r}.", url=job.request.url)
             self._rules.fail(error)
-        else:
-            self._rules.answered(job, answer, self._now())
         self._changed.set()
         self._room.set()
 

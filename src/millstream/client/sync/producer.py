@@ -119,17 +119,9 @@ class Producer(AbstractContextManager["Producer"]):
     def _work(self) -> None:
         while (job := self._next_job()) is not None:
             try:
-                answer = self._driver.run(send(replace(job.request, on_sent=lambda job=job: self._sent(job))))  # type: ignore[misc]
-            except ConnectionLost as lost:
-                with self._changed:
-                    self._rules.lost(job, lost, time.monotonic())
-                    self._changed.notify_all()
+                self._send(job)
             except Exception as error:
                 self._give_up(job, error)
-            else:
-                with self._changed:
-                    self._rules.answered(job, answer, time.monotonic())
-                    self._changed.notify_all()
 
     def _next_job(self) -> Job | None:
         with self._changed:
@@ -140,6 +132,19 @@ class Producer(AbstractContextManager["Producer"]):
                 if self._stopping and self._rules.idle:
                     return None
                 self._changed.wait(job)
+
+    def _send(self, job: Job) -> None:
+        lost: ConnectionLost | None = None
+        try:
+            answer = self._driver.run(send(replace(job.request, on_sent=lambda: self._sent(job))))
+        except ConnectionLost as error:
+            lost = error
+        with self._changed:
+            if lost is None:
+                self._rules.answered(job, answer, time.monotonic())
+            else:
+                self._rules.lost(job, lost, time.monotonic())
+            self._changed.notify_all()
 
     def _sent(self, job: Job) -> None:
         with self._changed:

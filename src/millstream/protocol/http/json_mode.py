@@ -41,6 +41,14 @@ def split_body(body: bytes) -> Body:
     return Body(b"".join(messages), [len(message) for message in messages])
 
 
+def flaw_in_value(text: bytes) -> str | None:
+    """Why these bytes are not exactly one JSON value, white space around it allowed; None if they are."""
+    body = split_body(text)
+    if body.fault is not None:
+        return body.fault.message.removeprefix("The body is not valid JSON: ").removesuffix(".")
+    return None
+
+
 def _split_with_half_pairs(text: str) -> Body:
     """RFC 8259 allows an escaped half of a surrogate pair, as JavaScript makes it of a string cut inside an emoji;
     msgspec does not. The standard library does, at a tenth of the speed."""

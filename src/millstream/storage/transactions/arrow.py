@@ -25,6 +25,13 @@ def is_available() -> bool:
     return find_spec("pyarrow") is not None
 
 
+def give_memory_back_to_the_system() -> None:
+    """Arrow's own allocator keeps what it has had; a process that is mostly idle had better not."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+
+
 class ArrowRows:
     """Decodes a file batch by batch; a `parts.Rows`."""
 
@@ -51,7 +58,7 @@ class ArrowRows:
                     size += piece.nbytes
                     if size >= RUN_BYTES or rows >= RUN_ROWS:
                         yield self._run(pa, waiting)
-                        waiting, rows, size = [], 0, 0
+                        rows = size = 0
             if rows:
                 yield self._run(pa, waiting)
         except (pa.ArrowException, OSError, MemoryError) as error:
@@ -90,24 +97,25 @@ class ArrowRows:
         import pyarrow.compute as pc
 
         table = pa.Table.from_batches(batches).combine_chunks()
+        batches.clear()  # each copy of a run is let go as soon as there is the next
         stream, value = table.column("stream").chunk(0), table.column("value").chunk(0)
         self._check_rows(pc, table)
         keys = [("stream", "ascending"), *([("order", "ascending")] if self.order else [])]
         rows = pc.sort_indices(table.select([name for name, _ in keys]), sort_keys=keys)  # stable: ties stay in order
         names = pc.run_end_encode(stream.take(rows))
         value = value.take(rows)
-        offsets = memoryview(value.buffers()[1]).cast("i")[value.offset : value.offset + len(value) + 1]
-        payload = bytes(memoryview(value.buffers()[2])[offsets[0] : offsets[-1]]) if offsets[-1] else b""
-        lengths = memoryview(pc.binary_length(value).buffers()[1])
         orders = table.column("order").chunk(0).take(rows) if self.order else None
+        del table, stream
+        offsets = memoryview(value.buffers()[1]).cast("i")[value.offset : value.offset + len(value) + 1]
+        payload = memoryview(value.buffers()[2])[offsets[0] : offsets[-1]]
+        lengths = memoryview(pc.binary_length(value).buffers()[1])
         groups = []
         start = 0
-        view = memoryview(payload)
         for name, end in zip(names.values.to_pylist(), names.run_ends.to_pylist(), strict=True):
             at, size = offsets[start] - offsets[0], offsets[end] - offsets[start]
             row_of = partial(_row_number, rows, start, self._first_row)
             fault = json_fault(value.slice(start, end - start).to_pylist(), row_of)
-            crc = crc32(view[at : at + size])
+            crc = crc32(payload[at : at + size])
             sizes = bytes(lengths[4 * start : 4 * end])
             groups.append(Group(name, at, size, crc, sizes, self._orders(orders, start, end), fault))
             start = end

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ HEAD_BYTES = 16
 _HEAD = struct.Struct("<8sH6x")
 _TRAILER = struct.Struct("<QII8x8s")
 _GATHER_BYTES = 1 << 20
-_T = TypeVar("_T")
+Blob = bytes | memoryview
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,7 +48,7 @@ class Indexed(NamedTuple):
     more: bytes
 
 
-def indexed_object(magic: bytes, payload: Iterable[bytes], finish: Callable[[], Indexed]) -> Iterator[bytes]:
+def indexed_object(magic: bytes, payload: Iterable[Blob], finish: Callable[[], Indexed]) -> Iterator[Blob]:
     """The pieces of an object for `ObjectStore.put`; `finish` is asked when the payload has been taken."""
     yield _HEAD.pack(magic, VERSION)
     at = HEAD_BYTES
@@ -63,10 +63,14 @@ def indexed_object(magic: bytes, payload: Iterable[bytes], finish: Callable[[], 
     yield _TRAILER.pack(at + sum(map(len, chunks)), len(meta), crc32(meta), magic)
 
 
-def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    batch: list[bytes] = []
+def _gathered(pieces: Iterable[Blob]) -> Iterator[Blob]:
+    """Small pieces joined into writes of about a megabyte; large ones are not copied."""
+    batch: list[Blob] = []
     size = 0
     for piece in pieces:
+        if not batch and len(piece) >= _GATHER_BYTES:
+            yield piece
+            continue
         batch.append(piece)
         size += len(piece)
         if size >= _GATHER_BYTES:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...model.commands import Addition
-from ...model.errors import CorruptData
+from ...model.errors import CorruptData, Unavailable
 from ...model.facts import Appended, Fact, Stored, size_of
 from ..checksum import crc32
 from ..objects import LocalObjects
@@ -65,7 +65,11 @@ class StoredPayloads:
         self._objects = objects
 
     def stored(self, where: Stored, size: int) -> bytes:
-        return _checked(where, self._objects.get_range_open(object_name(where.object), where.at, size))
+        try:
+            payload = self._objects.get_range_open(object_name(where.object), where.at, size)
+        except OSError as error:
+            raise Unavailable(f"The data cannot be read from disk now ({error.strerror}).") from None
+        return _checked(where, payload)
 
 
 def _checked(where: Stored, payload: bytes) -> bytes:

@@ -51,7 +51,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Run(msgspec.Struct, frozen=True):
     """Sorted messages as a decoder hands them over: groups whose `at` counts from the start of `payload`."""
 
-    payload: bytes
+    payload: bytes | memoryview
     groups: list[Group]
 
 
@@ -77,7 +77,7 @@ def write_part(store: ObjectStore, number: int, head: PartHead, rows: Rows) -> P
     written = head
     at, messages = HEAD_BYTES, 0
 
-    def payload() -> Iterator[bytes]:
+    def payload() -> Iterator[bytes | memoryview]:
         nonlocal at, messages
         for run in rows.runs():
             groups = [replace(group, at=at + group.at) for group in run.groups]

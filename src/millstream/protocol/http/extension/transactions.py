@@ -55,9 +55,7 @@ def is_arrow(headers: dict[bytes, bytes], arrow_is_available: bool) -> bool:
     if kind != ARROW:
         raise UnsupportedMedia(f"A part is {ARROW} or {NDJSON}; name it in Content-Type.")
     if not arrow_is_available:
-        raise UnsupportedMedia(
-            f"This server has no pyarrow (the extra 'arrow'). Send {NDJSON}.", code="arrow_unavailable"
-        )
+        raise UnsupportedMedia(f"This server has no pyarrow (the extra 'arrow'). Send {NDJSON}.", code="arrow_missing")
     return True
 
 

@@ -1,0 +1,50 @@
+"""One transaction, on asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import bulk, transacting
+from ..operations import Target
+from ..transacting import Committed, Rows, Staged, TransactionState
+from .driver import AsyncDriver
+
+
+class AsyncTransaction:
+    """Appends to many streams of a bucket, all or nothing and exactly once: stage parts, then commit them."""
+
+    def __init__(self, driver: AsyncDriver, target: Target, app: str, version: int) -> None:
+        self._driver = driver
+        self._target = target
+        self.app = app
+        self.version = version
+
+    def __repr__(self) -> str:
+        return f"AsyncTransaction({self.app!r}, {self.version})"
+
+    async def stage(self, part: str, rows: Rows) -> Staged:
+        """Stage a part: rows with ``stream``, ``value`` or ``json``, and perhaps ``order``. Again replaces it."""
+        body = transacting.encode_rows(rows)
+        return await self._driver.run(transacting.stage(self._target, self.app, self.version, part, body, bulk.NDJSON))
+
+    async def stage_arrow(self, part: str, table: Any) -> Staged:
+        """Stage a part from a pyarrow Table or record batches with the columns ``stream``, ``value``, perhaps
+        ``order``."""
+        body = transacting.encode_arrow(table)
+        return await self._driver.run(transacting.stage(self._target, self.app, self.version, part, body, bulk.ARROW))
+
+    async def commit(
+        self, parts: Sequence[str | Staged], *, create: bool = False, content_type: str | None = None
+    ) -> Committed:
+        """Make the parts visible, in this order; `create` makes streams that do not exist. May be repeated."""
+        return await self._driver.run(
+            transacting.commit(self._target, self.app, self.version, parts, create, content_type)
+        )
+
+    async def state(self) -> TransactionState:
+        return await self._driver.run(transacting.state(self._target, self.app, self.version))
+
+    async def drop(self) -> None:
+        """Drop what is staged; a committed version stays committed."""
+        await self._driver.run(transacting.drop(self._target, self.app, self.version))
