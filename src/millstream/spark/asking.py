@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import quote, urljoin
 
+import httpx
 import msgspec
 import pyarrow as pa
 
@@ -29,6 +30,13 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 _TIMEOUT_S = 120.0
 _REASONS_SHOWN = 5
 _T = TypeVar("_T")
+
+
+class TransactionRefused(Conflict):
+    """The server would not commit; `reasons` are the codes of what is in the way."""
+
+    code = "transaction_refused"
+    reasons: frozenset[str] = frozenset()
 
 
 class _Reason(msgspec.Struct):
@@ -72,7 +80,8 @@ class Asker(AbstractContextManager["Asker"]):
     def __init__(self, server: Server, retry: Retry | None = None) -> None:
         headers = {"authorization": f"Bearer {server.token}"} if server.token else {}
         self._retry = retry or Retry()
-        self._driver = Driver(Config(server.url, headers, {}, self._retry, _TIMEOUT_S), None, None)
+        self._http = _plain_client() if server.url.startswith("http://") else None
+        self._driver = Driver(Config(server.url, headers, {}, self._retry, _TIMEOUT_S), None, self._http)
         self._url = server.url
         self._bucket = bucket_url(server.url, server.bucket)
         self._streams = f"{self._bucket}/streams"
@@ -84,6 +93,8 @@ class Asker(AbstractContextManager["Asker"]):
 
     def close(self) -> None:
         self._driver.close()
+        if self._http is not None:
+            self._http.close()
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -197,6 +208,22 @@ class Asker(AbstractContextManager["Asker"]):
         return True
 
 
+class _PlainTransport(httpx.HTTPTransport):
+    """HTTP without TLS: loading certificates takes 50 ms, which every task would pay anew."""
+
+    def __init__(self) -> None:
+        super().__init__(verify=False)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.scheme != "http":
+            raise httpx.UnsupportedProtocol(f"the server asks for {request.url}; set the option url to https")
+        return super().handle_request(request)
+
+
+def _plain_client() -> httpx.Client:
+    return httpx.Client(transport=_PlainTransport(), timeout=_TIMEOUT_S, follow_redirects=False)
+
+
 def _body(request: Request, retry: Retry) -> Flow[None]:
     succeed((yield from call(request, retry, stream=True)), request)
     while True:
@@ -236,14 +263,17 @@ def _decoded(answer: Answer, kind: type[_T]) -> _T:
 
 
 def _with_reasons(error: ClientError, body: bytes) -> ClientError:
-    """The server's reasons in the message: they name the streams and parts that are in the way."""
+    """The error with all reasons in its message: they name the streams and parts that are in the way."""
     try:
         refusal = msgspec.json.decode(body, type=_RefusalBody).error
     except msgspec.DecodeError:
         return error
     if not refusal.reasons:
         return error
-    shown: Sequence[str] = [reason.message or reason.code for reason in refusal.reasons[:_REASONS_SHOWN]]
+    shown = [reason.message or reason.code for reason in refusal.reasons[:_REASONS_SHOWN]]
+    others = " ".join(text for text in shown if text not in error.message)
     more = refusal.reason_count - len(shown)
     tail = f" And {more} more." if more > 0 else ""
-    return Conflict(f"{error.message} {' '.join(shown)}{tail}", code=error.code, status=error.status, url=error.url)
+    refused = TransactionRefused(f"{error.message} {others}{tail}".rstrip(), code=error.code, status=error.status)
+    refused.reasons = frozenset(reason.code for reason in refusal.reasons)
+    return refused

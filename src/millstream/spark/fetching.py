@@ -155,6 +155,8 @@ class Fetcher:
             held: pa.RecordBatch | None = None
             try:
                 for batch in asker.messages(Extent(after, until, self._prefix)):
+                    if batch.num_rows == 0:
+                        continue
                     whole, held = _parted(batch if held is None else _joined(held, batch))
                     if whole.num_rows:
                         yield whole

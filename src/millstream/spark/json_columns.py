@@ -18,10 +18,12 @@ _PARSED = "_parsed"
 
 
 class JsonView(NamedTuple):
-    """`rows` has the parsed messages, `bad` those that are no such JSON, with their bytes. Together they are all."""
+    """`rows` has the parsed messages, `bad` those that are no such JSON, with their bytes; together they are all.
+    `schema` is that of the JSON."""
 
     rows: DataFrame
     bad: DataFrame
+    schema: StructType
 
 
 def json_view(df: DataFrame, schema: StructType | str | None = None, *, sample: int = SAMPLE_ROWS) -> JsonView:
@@ -34,16 +36,14 @@ def json_view(df: DataFrame, schema: StructType | str | None = None, *, sample: 
     A message that is not a JSON object, or whose fields are not of the wanted types, is in `bad` with the columns it
     was read with. Rows of other kinds than `message` are in neither.
 
-    >>> rows, bad = json_view(spark.read.format("millstream").options(url=url, bucket="agents").load())
+    >>> rows, bad, schema = json_view(spark.read.format("millstream").options(url=url, bucket="agents").load())
     """
     messages = df.where(f.col("kind") == MESSAGE)
     wanted = _struct(schema) if schema is not None else _inferred(messages, sample)
     own = [name for name in SPARK_SCHEMA.fieldNames() if name != "value"]
     taken = {f"_{name}" for name in own} | {_BAD}
     if clashing := sorted(taken & set(wanted.fieldNames())):
-        raise BadColumns(
-            f"Fields of the JSON have names that the view uses itself: {', '.join(clashing)}. Rename them."
-        )
+        raise BadColumns(f"Fields of the JSON have names that the view uses itself: {', '.join(clashing)}.")
     reading = StructType([*wanted.fields, StructField(_BAD, StringType())])
     text = f.col("value").cast("string")
     parsed = messages.withColumn(
@@ -55,7 +55,7 @@ def json_view(df: DataFrame, schema: StructType | str | None = None, *, sample: 
         *[f.col(name).alias(f"_{name}") for name in own],
         *[f.col(_PARSED).getField(name).alias(name) for name in wanted.fieldNames()],
     )
-    return JsonView(rows, parsed.where(is_bad).drop(_PARSED))
+    return JsonView(rows, parsed.where(is_bad).drop(_PARSED), wanted)
 
 
 def _struct(schema: StructType | str) -> StructType:
@@ -68,8 +68,8 @@ def _struct(schema: StructType | str) -> StructType:
 def _inferred(messages: DataFrame, sample: int) -> StructType:
     if messages.isStreaming:
         raise BadColumns(
-            "A streaming data frame has no messages to infer a schema from yet. Give one, or take that of a batch read: "
-            "json_view(spark.read...load()).rows.schema."
+            "A streaming data frame has no messages yet to infer a schema from. Give one, such as that of a batch "
+            "read: json_view(spark.read...load()).schema."
         )
     texts = [bytes(row.value).decode("utf-8", "replace") for row in messages.select("value").limit(sample).collect()]
     objects = [text for text in texts if _is_object(text)]

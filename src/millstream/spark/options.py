@@ -6,7 +6,7 @@ docs/spark.md has the same as a table; a test compares the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -118,9 +118,12 @@ class WriteOptions:
     version: int | None
 
 
-def refuse_unknown_names(options: Mapping[str, str]) -> None:
+def refuse_nonsense(options: Mapping[str, str]) -> None:
     """What is wrong in every use, found before Spark has said what it wants to do."""
-    OptionText(options).refuse_unknown(EVERY, {"path": _PATH})
+    text = OptionText(options)
+    text.refuse_unknown(EVERY, {"path": _PATH})
+    for name, parse in _PARSERS.items():
+        text.optional(name, parse, None)
 
 
 def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -161,7 +164,7 @@ def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _read_options(text: OptionText, start: Bound, end: Bound) -> ReadOptions:
-    tier = text.optional("readTier", values.choice("auto", "http", "direct"), "auto")
+    tier = text.optional("readTier", _TIER, "auto")
     return ReadOptions(
         server=_server(text),
         selection=_selection(text),
@@ -240,6 +243,9 @@ def _position_or_offsets(name: str, value: str, allowed: str) -> Bound:
     return Bound("offsets", offsets=values.offsets_by_stream(name, value, allowed))
 
 
+_TIER = values.choice("auto", "http", "direct")
+
+
 def _maybe_words(name: str, value: str) -> str | None:
     return values.words(name, value)
 
@@ -272,3 +278,29 @@ def _writing_only() -> dict[str, str]:
 def _reading_only() -> dict[str, str]:
     only = (set(BATCH_READING) | set(STREAM_READING)) - set(STREAM_WRITING)
     return dict.fromkeys(sorted(only), "is for reading, not for writing.")
+
+
+_PARSERS: dict[str, Callable[[str, str], object]] = {
+    "url": values.server_url,
+    "bucket": values.words,
+    "token": values.words,
+    "subscribe": values.stream_names,
+    "subscribePattern": values.pattern,
+    "startingOffsets": _starting_offsets,
+    "startingTimestamp": values.milliseconds,
+    "endingOffsets": _ending_offsets,
+    "endingTimestamp": values.milliseconds,
+    "minPartitions": values.count,
+    "maxBytesPerPartition": values.size,
+    "includeSnapshots": values.truth,
+    "failOnDataLoss": values.truth,
+    "readTier": _TIER,
+    "maxBytesPerTrigger": values.size,
+    "maxOffsetsPerTrigger": values.count,
+    "stream": values.words,
+    "createStreams": values.truth,
+    "contentType": values.words,
+    "orderBy": values.words,
+    "txnAppId": values.app_name,
+    "txnVersion": values.version,
+}

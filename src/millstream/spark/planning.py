@@ -121,20 +121,20 @@ def cut(
 ) -> list[Share]:
     """Shares of about the same size, none larger than a partition may be unless a single piece is."""
     pieces = list(pieces)
-    total = sum(map(_cost, pieces)) + sum(PIECE_COST + _row_bytes(row) for row in rows)
-    target = max(1, min(bytes_per_partition, -(-total // min_partitions)))
-    # Even shares: a last one with the crumbs would only make everyone wait for one more task.
-    target = max(1, -(-total // max(1, -(-total // target))))
-    packed_rows = [Share(rows=run) for run in _packed(rows, target, lambda row: PIECE_COST + _row_bytes(row))]
-    return packed_rows + [Share(pieces=run) for run in _packed(pieces, target, _cost)]
+    return [Share(rows=run) for run in _packed(rows, bytes_per_partition, min_partitions, _row_cost)] + [
+        Share(pieces=run) for run in _packed(pieces, bytes_per_partition, min_partitions, _cost)
+    ]
 
 
-def _packed(things: Sequence[_T], target: int, cost: Callable[[_T], int]) -> Iterator[tuple[_T, ...]]:
+def _packed(things: Sequence[_T], most: int, runs_min: int, cost: Callable[[_T], int]) -> Iterator[tuple[_T, ...]]:
+    """Runs of even cost: a last one with the crumbs would only make everyone wait for one more task."""
+    total = sum(map(cost, things))
+    even = total / max(1, runs_min, -(-total // most))
     run: list[_T] = []
     size = 0
     for thing in things:
         added = cost(thing)
-        if run and size + added > target:
+        if run and (size + added > most or size + added / 2 > even):
             yield tuple(run)
             run, size = [], 0
         run.append(thing)
@@ -162,5 +162,5 @@ def _cost(piece: Piece) -> int:
     return PIECE_COST + piece.bytes
 
 
-def _row_bytes(row: PlanRow) -> int:
-    return len(row.value or b"")
+def _row_cost(row: PlanRow) -> int:
+    return PIECE_COST + len(row.value or b"")

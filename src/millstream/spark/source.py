@@ -12,7 +12,7 @@ from .errors import BadColumns
 from .options import (
     batch_read_options,
     batch_write_options,
-    refuse_unknown_names,
+    refuse_nonsense,
     stream_read_options,
     stream_write_options,
 )
@@ -43,7 +43,7 @@ class MillstreamSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        refuse_unknown_names(options)
+        refuse_nonsense(options)
 
     @classmethod
     def name(cls) -> str:

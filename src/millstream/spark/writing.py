@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from ..client.errors import ClientError, Conflict
-from .asking import Asker
+from .asking import Asker, TransactionRefused
 from .errors import BadColumns, BadOption
 from .options import WriteOptions
 
@@ -196,9 +196,9 @@ def _explained(error: ClientError, app: str, version: int) -> ClientError:
     if error.code == "transaction_fenced":
         advice = (
             f"A later version of {app!r} than {version} is committed: another run of this query is ahead of this one, "
-            "or its checkpoint was deleted while txnAppId stayed the same. Stop one of them, or choose another txnAppId."
+            "or its checkpoint was deleted while txnAppId stayed the same. Stop one, or choose another txnAppId."
         )
-    elif "stream_not_found" in error.message or "does not exist" in error.message:
+    elif isinstance(error, TransactionRefused) and "stream_not_found" in error.reasons:
         advice = "To create streams that are missing, set createStreams to true, and contentType to their type."
     else:
         advice = "Nothing was written."
@@ -223,8 +223,8 @@ def _check_columns(options: WriteOptions, schema: StructType) -> None:
         )
     if options.order_by is not None and not isinstance(types.get(options.order_by), _ORDERS):
         raise BadColumns(
-            f"The option orderBy is {options.order_by!r}. Allowed is a column with whole numbers, times or strings; there is "
-            f"{_shown(schema)}."
+            f"The option orderBy is {options.order_by!r}. Allowed is a column with whole numbers, times or strings; "
+            f"there is {_shown(schema)}."
         )
 
 
