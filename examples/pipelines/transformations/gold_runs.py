@@ -1,18 +1,14 @@
 """Gold: one row for each run."""
 
-from typing import TYPE_CHECKING
-
 from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    spark: SparkSession
+spark: SparkSession
 
 
 @dp.materialized_view(comment="How long each run took, what it used and how it ended")
-def gold_runs() -> "DataFrame":
+def gold_runs() -> DataFrame:
     return (
         spark.read.table("silver_events")
         .groupBy("run")

@@ -1,15 +1,12 @@
 """And back: every run that ends is announced in a stream, exactly once, for whoever follows it over HTTP."""
 
 import os
-from typing import TYPE_CHECKING
 
 from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    spark: SparkSession
+spark: SparkSession
 
 dp.create_sink(
     "finished_runs",
@@ -26,6 +23,6 @@ dp.create_sink(
 
 
 @dp.append_flow(target="finished_runs")
-def announce_finished_runs() -> "DataFrame":
+def announce_finished_runs() -> DataFrame:
     finished = spark.readStream.table("silver_events").where(f.col("type") == "run_finished")
     return finished.select("at", f.to_json(f.struct("run", "outcome", "cost_cents")).alias("value"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,18 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.output import CommandError, console, print_error, print_json
+from millstream.cli.connection import DEFAULT_URL, TOKEN_VARIABLE, JsonOption, UrlOption, explained
+from millstream.cli.exits import Exit
+from millstream.cli.output import CommandError, console, print_error, print_json, size_text
 from millstream.model.errors import MillstreamError
 
 app = typer.Typer(help="The data pipeline on Spark: load, export, fold, report.", rich_markup_mode=None)
 
-DEFAULT_URL = "http://127.0.0.1:4437"
 FAILURES_SHOWN = 10
 
-UrlOption = Annotated[str, typer.Option("--url", metavar="URL", envvar="MILLSTREAM_URL", help="The server.")]
-TokenOption = Annotated[
-    str | None, typer.Option("--token", envvar="MILLSTREAM_TOKEN", metavar="TOKEN", help="Bearer token for the server.")
-]
 BucketOption = Annotated[str, typer.Option("--bucket", metavar="BUCKET", help="The bucket.")]
 PrefixOption = Annotated[
     str, typer.Option("--prefix", metavar="TEXT", help="Only streams whose names start with this.")
@@ -38,7 +36,6 @@ ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(epilog="Example: millstream pipeline load 'runs/*.jsonl' --bucket agents --stream-column run")
@@ -65,7 +62,6 @@ def load(
         str | None, typer.Option("--name", metavar="NAME", help="Name of the load; made from the files if absent.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
-    token: TokenOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     dry_run: DryRunOption = False,
@@ -87,7 +83,7 @@ def load(
             format=format_,
             content_type=content_type,
             name=name,
-            token=token,
+            token=os.environ.get(TOKEN_VARIABLE),
             master=master,
             conf=pairs("--conf", conf),
             dry_run=dry_run,
@@ -97,9 +93,12 @@ def load(
         print_json(asdict(done))
     elif dry_run:
         left = done.transactions - done.skipped
-        say(f"Would load {done.files:,} files ({size(done.file_bytes)}) into {bucket}: {left} transactions are left.")
+        say(
+            f"Would load {done.files:,} files ({size_text(done.file_bytes)}) into {bucket}, "
+            f"in {left} of {done.transactions} transactions."
+        )
     else:
-        say(f"Loaded {done.messages:,} messages ({size(done.bytes)}) into {bucket}.")
+        say(f"Loaded {done.messages:,} messages ({size_text(done.bytes)}) into {bucket}.")
         if done.skipped:
             say(f"{done.skipped} of {done.transactions} transactions had been committed before.")
 
@@ -116,7 +115,6 @@ def export(
         float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look for news, if continuous.")
     ] = 10.0,
     url: UrlOption = DEFAULT_URL,
-    token: TokenOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     dry_run: DryRunOption = False,
@@ -138,7 +136,7 @@ def export(
             include_snapshots=snapshots,
             continuous=continuous,
             every_s=every,
-            token=token,
+            token=os.environ.get(TOKEN_VARIABLE),
             master=master,
             conf=pairs("--conf", conf),
             dry_run=dry_run,
@@ -148,9 +146,9 @@ def export(
     if as_json:
         print_json(asdict(done))
     elif dry_run:
-        say(f"Would export {done.rows:,} messages ({size(done.bytes)}) of {bucket} to {to}.")
+        say(f"Would export {done.rows:,} messages ({size_text(done.bytes)}) of {bucket} to {to}.")
     else:
-        say(f"Exported {done.rows:,} rows of {bucket} to {to}, in {done.files:,} files ({size(done.bytes)}).")
+        say(f"Exported {done.rows:,} rows of {bucket} to {to}, in {done.files:,} files ({size_text(done.bytes)}).")
 
 
 @app.command(epilog="Example: millstream pipeline fold --bucket documents --with merge-patch")
@@ -173,7 +171,6 @@ def fold(
         bool, typer.Option("--keep-history", help="Keep what the snapshots make superfluous.")
     ] = False,
     url: UrlOption = DEFAULT_URL,
-    token: TokenOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     dry_run: DryRunOption = False,
@@ -194,7 +191,7 @@ def fold(
             arguments=pairs("--arg", arguments),
             prefix=prefix,
             keep_history=keep_history,
-            token=token,
+            token=os.environ.get(TOKEN_VARIABLE),
             master=master,
             conf=pairs("--conf", conf),
             dry_run=dry_run,
@@ -203,16 +200,18 @@ def fold(
     if as_json:
         print_json(asdict(done))
     elif dry_run:
-        say(f"Would fold {done.with_news:,} of {done.streams:,} streams, {size(done.bytes)} of news.")
+        say(f"Would fold {done.with_news:,} of {done.streams:,} streams, {size_text(done.bytes)} of news.")
     else:
-        say(f"Folded {done.folded:,} of {done.streams:,} streams, {done.messages:,} messages ({size(done.bytes)}).")
+        say(
+            f"Folded {done.folded:,} of {done.streams:,} streams, {done.messages:,} messages ({size_text(done.bytes)})."
+        )
         if done.superseded:
             say(f"{done.superseded:,} streams had a newer snapshot by then, and keep it.")
     for failure in done.failures[:FAILURES_SHOWN]:
         print_error(f"stream {failure.stream} was not folded: {failure.error}")
     if done.failed > FAILURES_SHOWN:
         print_error(f"{done.failed - FAILURES_SHOWN:,} more streams were not folded; --json lists up to a hundred")
-    return 1 if done.failed else 0
+    return Exit.WRONG if done.failed else Exit.DONE
 
 
 @app.command(epilog="Example: millstream pipeline report --bucket agents --to report")
@@ -227,7 +226,6 @@ def report(
         ),
     ] = 3600.0,
     url: UrlOption = DEFAULT_URL,
-    token: TokenOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     dry_run: DryRunOption = False,
@@ -243,7 +241,7 @@ def report(
             to,
             prefix=prefix,
             silent_after_s=silent_after,
-            token=token,
+            token=os.environ.get(TOKEN_VARIABLE),
             master=master,
             conf=pairs("--conf", conf),
             dry_run=dry_run,
@@ -252,9 +250,9 @@ def report(
     if as_json:
         print_json({"messages": done.messages, "bytes": done.bytes, "page": str(done.page) if done.page else None})
     elif dry_run:
-        say(f"Would read {done.messages:,} messages ({size(done.bytes)}) of {bucket} and write a report to {to}.")
+        say(f"Would read {done.messages:,} messages ({size_text(done.bytes)}) of {bucket} and write a report to {to}.")
     else:
-        say(f"Read {done.messages:,} messages ({size(done.bytes)}) of {bucket}; the report is {done.page}.")
+        say(f"Read {done.messages:,} messages ({size_text(done.bytes)}) of {bucket}; the report is {done.page}.")
 
 
 # --- what the commands share
@@ -262,14 +260,6 @@ def report(
 
 def say(sentence: str) -> None:
     console().print(sentence, soft_wrap=True)
-
-
-def size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def shows_progress() -> bool:
@@ -289,10 +279,14 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Whatever goes wrong, here or in an executor, as one sentence."""
+    from millstream.client import ClientError
+
     try:
         yield
+    except ClientError as error:
+        raise explained(error) from error
     except MillstreamError as error:
-        raise CommandError(error.message) from error
+        raise CommandError(error.message, code=error.code) from error
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("pyspark", "pyarrow", "pandas", "py4j"):
             raise CommandError(f"{error.name} is missing: pip install 'millstream[spark]'") from error
@@ -302,7 +296,7 @@ def plain_errors() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise CommandError(spark_reason(error)) from error
+        raise CommandError(spark_reason(error), code="spark") from error
 
 
 def spark_reason(error: Any) -> str:
