@@ -49,7 +49,7 @@ bench: $(VENV)/.stamp-dev ## run the benchmarks; ARGS chooses
 	@$(BIN)/python bench/run.py $(ARGS)
 
 torture: $(VENV)/.stamp-dev ## kill, tear and flood servers for minutes
-	@$(BIN)/pytest tests/torture -m torture $(ARGS)
+	@$(BIN)/pytest -m torture $(ARGS)
 
 clean: ## remove what tools made; ./data stays
 	rm -rf $(VENV) $(SUITE)/node_modules $(INTEROP)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 RUNS, DOCUMENTS = "agent-runs", "documents"
 
-screen = Console(highlight=False)
+screen = Console(highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     screen.print(f"  {folder}/report/report.html        the report, for a browser")
     screen.print(f"  {folder}/table                     the table: any tool that reads Parquet, such as")
     screen.print(f"     python -c \"import pandas; print(pandas.read_parquet('{folder}/table'))\"")
-    screen.print("  millstream serve --data-dir", f"{folder}/data", "    the streams themselves; then")
+    screen.print(f"  millstream serve --data-dir {folder}/data    the streams themselves; then")
     screen.print(f"     curl -L http://127.0.0.1:4437/ds/{DOCUMENTS}/doc-0001/snapshot")
     screen.print("  docs/pipelines.md                  what was done here, step by step")
     return 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -234,6 +236,30 @@ def is_trimmed(stream) -> bool:
     except folding.Trimmed:
         return True
     return False
+
+
+@pytest.mark.parametrize("content_type", [JSON, "application/octet-stream"])
+def test_a_long_stream_takes_the_memory_of_a_batch(running, bucket, content_type):
+    stream = filled(bucket, "long", content_type=content_type)
+    piece = "x" * 16_000
+    for _ in range(30):
+        if content_type == JSON:
+            stream.append_many([piece] * 250)
+        else:
+            stream.append(piece.encode() * 250)
+    resident: list[int] = []
+
+    def watching(state, messages):
+        resident.append(resident_bytes())
+        return (state or 0) + sum(map(len, messages))
+
+    fold_all(running, bucket, fold=Fold("watching", watching))
+    assert state_of(stream) == 30 * 250 * 16_000  # 120 MB
+    assert max(resident) - resident[0] < 48_000_000
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_work_is_shared_out_evenly_and_completely():
