@@ -48,7 +48,7 @@ types: $(VENV)/.stamp-dev ## check types
 bench: $(VENV)/.stamp-dev ## run the benchmarks; ARGS chooses
 	@$(BIN)/python bench/run.py $(ARGS)
 
-torture: $(VENV)/.stamp-dev ## kill, tear and flood servers for minutes
+torture: $(VENV)/.stamp-dev ## the long tests: kills, histories, simulations, hostile inputs, a soak; an hour or more
 	@$(BIN)/pytest -m torture $(ARGS)
 
 clean: ## remove what tools made; ./data stays

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 import appends
+import client
 import creation_and_memory
 import extensions
 import fanout
@@ -46,6 +47,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "recovery": recovery.measure,
     "s3p": s3p.measure,
     "extensions": extensions.measure,
+    "client": client.measure,
     "feed": feed.measure,
     "transactions": transactions.measure,
     "pipeline": pipeline.measure,

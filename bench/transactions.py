@@ -79,9 +79,9 @@ def _transact(plan: Plan, server: Server, cell: Cell, version: int) -> dict[str,
     commit = {"parts": [str(index) for index in range(PARTS)], "create": True}
     with _Neighbour(server) as neighbour:
         before = neighbour.latencies_ms(0.3)
-        began = time.perf_counter()
+        cpu_before, began = server.cpu_seconds(), time.perf_counter()
         answer = _ask(server, "POST", f"{ROOT}/{app}/{version}", json.dumps(commit).encode(), "application/json")
-        committed = time.perf_counter() - began
+        committed, cpu = time.perf_counter() - began, server.cpu_seconds() - cpu_before
         during = neighbour.latencies_ms(0.1)
     told = json.loads(answer)
     if told["messages"] != messages or told["duplicate"]:
@@ -90,6 +90,7 @@ def _transact(plan: Plan, server: Server, cell: Cell, version: int) -> dict[str,
         "staged_per_s": messages / staged,
         "committed_per_s": messages / committed,
         "commit_ms": committed * 1000,
+        "commit_cpu_ms": cpu * 1000,
         "append_ms_before": statistics.median(before),
         "append_ms_during": statistics.median(during),
         "append_ms_worst": max(during),
@@ -231,12 +232,12 @@ def _ask(server: Server, method: str, path: str, body: bytes = b"", kind: str = 
 
 
 def _table(plan: Plan, samples: Samples) -> Table:
-    keys = ("staged_per_s", "committed_per_s", "commit_ms", "append_ms_before", "append_ms_during")
+    keys = ("staged_per_s", "committed_per_s", "commit_ms", "commit_cpu_ms", "append_ms_before", "append_ms_during")
     rows = []
     for cell in CELLS:
         figures = [number(samples.median(MILLSTREAM, cell.name, key)) for key in keys]
         rows.append([cell.name, *figures, number(samples.worst(MILLSTREAM, cell.name, "append_ms_worst"))])
-    columns = ["transaction", "staged/s", "committed/s", "commit ms", "append ms", "meanwhile", "worst"]
+    columns = ["transaction", "staged/s", "committed/s", "commit ms", "cpu ms", "append ms", "meanwhile", "worst"]
     title = f"Transactions of {MESSAGE_BYTES} byte messages in {PARTS} parts, median of {plan.rounds}"
     return Table(title, columns, rows)
 

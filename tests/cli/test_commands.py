@@ -182,6 +182,13 @@ def test_serve_reads_file_and_environment(handed_over, tmp_path, monkeypatch):
     assert handed_over == [Settings(node_id="from-file", long_poll_ms=2, insecure=True)]
 
 
+def test_serve_leaves_the_variables_of_other_commands_alone(handed_over, monkeypatch):
+    monkeypatch.setenv("MILLSTREAM_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("MILLSTREAM_TOKEN", "secret")
+    assert run(["serve"]) == 0
+    assert handed_over == [Settings()]
+
+
 def test_an_unexpected_failure_is_a_sentence_too(handed_over, monkeypatch, capsys):
     def fail(settings):
         raise RuntimeError("out of luck")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from millstream.cli.feed import position_of
 from millstream.cli.output import CommandError
 
 ENOUGH_S = 20.0
+A_MOMENT_S = 0.3  # what is printed when the signal comes would be printed again
 
 
 @pytest.fixture
@@ -69,6 +71,7 @@ def test_following_until_ctrl_c(cli, busy, started):
     cli("stream", "append", f"{busy}/a-json", "-m", '"news"').ok()
     line = process.stdout.readline()
     assert json.loads(line)["messages"] == ["news"]
+    time.sleep(A_MOMENT_S)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=ENOUGH_S)
     assert process.returncode == 130

@@ -43,6 +43,7 @@ def test_ctrl_c_before_the_input_ends_appends_nothing(cli, started):
     type_in(process, b"half of a mess")
     process.send_signal(signal.SIGINT)
     assert process.wait(ENOUGH_S) == 130
+    assert process.stderr.read() == b"millstream: interrupted; nothing is stored\n"
     assert cli("stream", "read", "cut/whole").ok().out == b""
 
 
@@ -133,6 +134,7 @@ def test_tail_ends_with_130_and_says_where_to_go_on(cli, started):
     assert lines_of(process, 1) == [b"1\n"]
     cli("stream", "append", "cut/tail", "-m", "22").ok()
     assert lines_of(process, 1) == [b"22\n"]
+    time.sleep(0.3)  # what is printed when the signal comes would be printed again
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=ENOUGH_S)
     assert (process.returncode, out) == (130, b"")
@@ -237,6 +239,17 @@ def test_a_slow_append_shows_a_bar_and_wipes_it_away(cli, started, terminal):
     assert process.wait(ENOUGH_S) == 130
     until(lambda: "interrupted" in terminal.printed, "told")
     assert "\x1b[?25l" in terminal.printed
+    assert terminal.printed.rindex("\x1b[?25h") > terminal.printed.rindex("\x1b[?25l"), "the cursor is back"
+
+
+def test_a_slow_read_shows_how_far_it_is(cli, started, terminal):
+    cli("stream", "create", "tty/large", "--type", "text/plain").ok()
+    body = b"x" * 12_000_000
+    cli("stream", "append", "tty/large", stdin=body).ok()
+    process = started("stream", "read", "tty/large", stderr=terminal.end)
+    until(lambda: "/11.4 MiB" in terminal.printed.replace("\x1b[32m", ""), "shown")  # nobody reads, so it has to wait
+    assert process.stdout.read() == body
+    assert process.wait(ENOUGH_S) == 0
     assert terminal.printed.rindex("\x1b[?25h") > terminal.printed.rindex("\x1b[?25l"), "the cursor is back"
 
 

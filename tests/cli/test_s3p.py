@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.conftest import ServerProcess, clean_environment
 
+from millstream.cli.exits import Exit
 from millstream.cli.main import run
 from millstream.cli.s3p import app
 from millstream.client.s3p import S3pClient
@@ -62,14 +63,38 @@ def test_reading_goes_on_beyond_one_answer(running, client, capsys):
         client.append("many", [b"x"] * 900)
     server = f"127.0.0.1:{running.s3p_port}"
     assert run(["s3p", "read", "many", "--json", "--server", server]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2700
+    assert len(list(map(json.loads, capsys.readouterr().out.splitlines()))) == 2700
 
 
 def test_binary_records_are_shown_in_base64(running, client, capsys):
     client.create("binary")
     last = client.append("binary", [b"\xff\x00"])
     assert run(["s3p", "read", "binary", "--json", "--server", f"127.0.0.1:{running.s3p_port}"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"id": str(last), "base64": "/wA="}]
+    assert json.loads(capsys.readouterr().out) == {"id": str(last), "base64": "/wA="}
+
+
+def test_every_command_says_what_it_did_as_json(running, capsys):
+    server = ["--json", "--server", f"127.0.0.1:{running.s3p_port}"]
+
+    def said(*arguments: str) -> object:
+        assert run(["s3p", *arguments, *server]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert said("create", "told", "--client-ids") == {"stream": "told", "client_ids": True}
+    assert said("append", "told", "a", "b", "--id", "7-1") == {"last_id": "7-2"}
+    assert said("trim", "told", "--until", "7-2") == {"stream": "told", "until": "7-2"}
+    assert said("read", "told") == {"id": "7-2", "data": "b"}
+    assert said("delete", "told") == {"stream": "told", "deleted": True}
+
+
+def test_exit_codes_tell_what_is_wrong(running, client, capsys):
+    client.create("there")
+    server = ["--server", f"127.0.0.1:{running.s3p_port}"]
+    assert run(["s3p", "read", "nobody", *server]) == Exit.NOT_FOUND
+    assert run(["s3p", "create", "there", *server]) == Exit.CONFLICT
+    assert run(["s3p", "append", "there", "x", "--id", "1-1", *server]) == Exit.USAGE
+    assert run(["s3p", "read", "there", "--server", f"127.0.0.1:{running.port}"]) == Exit.NOT_SUPPORTED
+    assert capsys.readouterr().err.count("\n") == 4
 
 
 def test_following_prints_what_comes_until_interrupted(running, client):
@@ -95,17 +120,21 @@ def test_following_prints_what_comes_until_interrupted(running, client):
     ("arguments", "expected"),
     [
         (["read", "x", "--server", "nowhere"], "HOST:PORT"),
-        (["read", "x", "--server", "127.0.0.1:1"], "No reply from 127.0.0.1:1"),
-        (["read", "x", "--follow", "--json"], "--follow"),
+        (["read", "x", "--follow", "--count", "3"], "--follow"),
         (["append", "x", "--id", "1-1"], "--id"),
         (["trim", "x"], "--until"),
         (["trim", "x", "--until", "soon"], "<ms>-<seq>"),
         (["frobnicate"], "frobnicate"),
     ],
 )
-def test_an_error_is_one_sentence_on_stderr(arguments, expected, capsys):
+def test_a_wrong_use_is_one_sentence_on_stderr(arguments, expected, capsys):
     assert run(["s3p", *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert expected in printed.err
+
+
+def test_a_server_that_is_not_there_is_said_so(capsys):
+    assert run(["s3p", "read", "x", "--server", "127.0.0.1:1"]) == Exit.UNREACHABLE
+    assert "No reply from 127.0.0.1:1" in capsys.readouterr().err

@@ -106,6 +106,18 @@ def test_lines_of_text_come_back_as_they_were(cli):
     assert cli("stream", "read", "in/text").ok().out == text
 
 
+def test_merged_lines_are_fewer_requests(cli, small_requests):
+    cli("stream", "create", "in/merged", *TEXT).ok()
+    text = b"".join(b"line %d\n" % number for number in range(20_000))
+    cli("stream", "append", "in/merged", "--lines", "--merge", stdin=text).ok()
+    assert cli("stream", "read", "in/merged").ok().out == text
+    cli("bucket", "create", "merged").ok()
+    cli("stream", "create", "merged/one", *TEXT).ok()
+    cli("stream", "append", "merged/one", "--lines", "--merge", stdin=b"one\ntwo\n").ok()
+    appended = [entry for entry in cli("feed", "merged", "--data", "--json").lines if entry["kind"] == "appended"]
+    assert [entry["messages"] for entry in appended] == [["b25lCnR3bwo="]]
+
+
 def test_lines_into_a_json_stream_become_strings(cli):
     cli("stream", "create", "in/strings", *JSON).ok()
     cli("stream", "append", "in/strings", "--lines", stdin='say "hi"\n\nübrig'.encode()).ok()
@@ -176,6 +188,7 @@ def test_a_refusal_far_in_says_what_is_stored(cli, small_requests):
         (("--chunks", "1GiB"), b"x", "4MiB"),
         (("--json-lines",), b"x", "--json-lines is for JSON"),
         (("--producer-id", "p"), b"x", "--lines"),
+        (("--merge",), b"x", "--lines"),
         (("no-such-file",), b"", "no-such-file"),
     ],
 )
@@ -279,6 +292,8 @@ def test_ls(cli):
     (only,) = cli("stream", "ls", "listed", "--limit", "1", "--json").ok().lines
     assert (only["bucket"], only["stream_id"], only["tail_offset"]) == ("listed", "a-1", 2000)
     assert cli("stream", "ls", "listed/zzz").ok().out == b""
+    cli("stream", "create", "without-bucket").ok()
+    assert "without-bucket\topen" in cli("stream", "ls").ok().text
     assert cli("stream", "ls", "missing").code == 4
     assert cli("stream", "ls", "listed", "--limit", "0").code == 2
 

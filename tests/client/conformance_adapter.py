@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Speaks the JSON lines of upstream's client conformance suite on behalf of `millstream.client`.
 
-The suite starts this program, writes one command per line and reads one result per line. docs/client-conformance.md
-says how to run it.
+The suite starts this program, writes one command per line and reads one result per line. With `--asyncio` it is
+`AsyncClient` that is tested. docs/client-conformance.md says how to run it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bridge import Blocking, Loop  # beside this file, which the suite runs as a program
+
 from millstream import __version__
 from millstream.client import (
     AlreadyExists,
+    AsyncClient,
     Batch,
     Client,
     ClientError,
@@ -75,9 +78,12 @@ class Dynamic:
         return self.last
 
 
+LOOP = Loop() if "--asyncio" in sys.argv else None
+
+
 class Adapter:
     def __init__(self) -> None:
-        self.client: Client | None = None
+        self.client: Client | Blocking | None = None
         self.url = ""
         self.headers: dict[str, Dynamic] = {}
         self.params: dict[str, Dynamic] = {}
@@ -108,11 +114,17 @@ class Adapter:
     def connect(self) -> None:
         if self.client is not None:
             self.client.close()
-        self.client = Client(self.url, headers=self.headers, params=self.params, retry=RETRY, timeout_s=30)
+        options: Any = {"headers": self.headers, "params": self.params, "retry": RETRY, "timeout_s": 30}
+        if LOOP is None:
+            self.client = Client(self.url, **options)
+        else:
+            self.client = Blocking(LOOP, AsyncClient(self.url, **options))
 
     def do_shutdown(self, command: Command) -> Result:
         assert self.client is not None
         self.client.close()
+        if LOOP is not None:
+            LOOP.stop()
         return {}
 
     def do_set_dynamic_header(self, command: Command) -> Result:
@@ -143,7 +155,8 @@ class Adapter:
 
     def stream(self, command: Command) -> Stream:
         assert self.client is not None
-        return self.client.stream(self.url + command["path"])
+        found: Stream = self.client.stream(self.url + command["path"])
+        return found
 
     def content_type(self, path: str) -> str:
         return self.content_types.get(path, "application/octet-stream")

@@ -16,7 +16,8 @@ from millstream.client.streaming import ProducerSettings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "client.md").read_text()
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+README = (ROOT / "README.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE + README, re.M | re.S)
 ADAPTER = Path(__file__).parent / "conformance_adapter.py"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from tests.client.proxy import Fault
 
-from millstream.client import Client, Fenced, NotFound, Retry, StreamClosed
+from millstream.client import Client, Fenced, NotFound, OutcomeUnknown, Retry, StreamClosed
 
 COUNT = 5000
 
@@ -186,6 +187,32 @@ def test_a_server_that_is_killed_loses_and_repeats_nothing(server, make_client):
                 running.kill()
                 running.start()
     assert list(stream.read().json()) == list(range(3000))
+
+
+def test_interrupting_leaves_nothing_waiting(through_proxy, proxy, name):
+    stream = through_proxy.stream(name)
+    stream.create("application/json")
+    proxy.add(Fault(count=99, hold_s=3, matches=is_post))
+    producer = stream.producer()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), producer:  # noqa: PT012 - the block is what is tested
+        receipt = producer.append(1)
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+    assert time.monotonic() - started < 2
+    with pytest.raises(OutcomeUnknown, match="stopped"):
+        receipt.result(5)
+
+
+def test_an_append_that_waits_for_room_ends_with_the_producer(through_proxy, proxy, name):
+    stream = through_proxy.stream(name)
+    stream.create("application/json")
+    proxy.add(Fault(count=99, status=404, hold_s=0.3, matches=is_post))
+    producer = stream.producer(buffer_bytes_max=1)
+    producer.append(1)
+    with pytest.raises(NotFound):
+        producer.append(2)
+    producer.close()
 
 
 def test_many_threads_share_one_producer(shared, name):

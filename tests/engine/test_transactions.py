@@ -173,6 +173,11 @@ def test_every_reason_is_told_and_nothing_changes(world):
     assert everything(world.machine) == before
 
 
+def test_a_stream_whose_writers_bring_the_ids_takes_none(world):
+    world.do(create("shop/ids", client_ids=True))
+    assert reasons(world, transaction(1, {"ids": [b"x"]})) == [("ids_are_the_clients", "ids")]
+
+
 def test_a_stream_that_was_deleted_is_missing(world):
     world.do(delete("shop/a"))
     assert reasons(world, transaction(1, {"a": [b"x"]}, create=False)) == [("stream_not_found", "a")]

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from millstream.model.commands import Body, PublishSnapshot, Trim
-from millstream.model.errors import BadRequest, NotFound, PositionGone, TooMany
+from millstream.model.errors import BadRequest, CorruptData, NotFound, PositionGone, TooMany
 from millstream.model.positions import Position
 from millstream.node import leases as leases_module
 from millstream.node.archiving import ArchiveKeeper, choose
@@ -352,6 +352,28 @@ async def test_segments_in_bounded_parts(tmp_path):
         assert steps > 3
 
 
+async def test_a_damaged_archive_is_not_merged_and_holds_up_nothing(tmp_path):
+    async with FeedRig(tmp_path, ROOMY) as rig:
+        for _ in range(3):
+            await filled(rig, 10)
+            rig.checkpoint()
+        damaged = rig.root / "objects" / "journal" / rig.archives()[1]
+        content = bytearray(damaged.read_bytes())
+        content[60] ^= 1
+        damaged.write_bytes(content)
+        with contextlib.closing(rig.checkpointer()) as checkpointer:
+            keeper = rig.keeper(checkpointer)
+            with pytest.raises(CorruptData):
+                keeper.merge()
+            assert not keeper.merge()
+        assert len(rig.archives()) == 3
+        with pytest.raises(CorruptData):
+            await rig.entries()
+        await filled(rig, 10)
+        rig.checkpoint()
+        assert len(await rig.entries(after=rig.node.feed.now - 10)) == 10
+
+
 async def test_a_directory_without_an_archive_has_one_from_now_on(tmp_path):
     async with FeedRig(tmp_path, ROOMY) as rig:
         await filled(rig, 5)
@@ -441,6 +463,12 @@ def test_leases_hold_objects_expire_and_survive_a_restart(tmp_path):
     again.drop(lease)
     assert again.count == 0
     assert held_now(tmp_path, now[0]).segments_below == 0
+
+
+def test_a_lost_book_of_leases_is_an_empty_one(tmp_path):
+    (tmp_path / leases_module.FILE).write_bytes(b"")
+    assert held_now(tmp_path, 0).segments_below == 0
+    assert LeaseBook(tmp_path, lease_s=10, now_ms=lambda: 0).count == 0
 
 
 def test_leases_are_bounded(tmp_path, monkeypatch):

@@ -555,8 +555,16 @@ def test_records_of_a_json_stream_are_checked_and_not_split(server):
         assert ask_http(running.port, "HEAD", "/v1/stream/shop/new")[1]["content-type"] == "application/octet-stream"
 
 
-def test_the_metrics_know_s3p(wire, running, name):
-    wire.create(name)
-    text = ask_http(running.port, "GET", "/metrics")[2].decode()
-    assert 'millstream_s3p_commands_total{command="CREATE"}' in text
-    assert "millstream_s3p_connections " in text
+def test_the_metrics_count_every_command_once(server):
+    running = server()
+    with Wire(running.s3p_port) as wire:
+        wire.create(b"x")
+        wire.send((encode_append(b"x", [b"y"]) + encode_read(b"x")) * 20 + encode_delete(b"nobody"))
+        for _ in range(41):
+            last = wire.reply()
+        assert isinstance(last, ErrorReply)
+        text = ask_http(running.port, "GET", "/metrics")[2].decode()
+        for command, count in (("CREATE", 1), ("APPEND", 20), ("READ", 20), ("DELETE", 1)):
+            assert f'millstream_s3p_commands_total{{command="{command}"}} {count}.0' in text
+        assert 'millstream_s3p_errors_total{code="ERR_UNKNOWN_STREAM"} 1.0' in text
+        assert "millstream_s3p_connections " in text

@@ -54,7 +54,7 @@ def test_the_shell_session_is_what_the_shell_says(server, capfdbinary):
         code = run([*shlex.split(command)[1:], "--server", f"127.0.0.1:{running.s3p_port}"])
         sys.stdout.flush()
         printed = capfdbinary.readouterr()
-        assert code == (2 if printed.err else 0)
+        assert code == (4 if printed.err else 0)
         return (printed.out + printed.err).decode()
 
     (session,) = blocks("console")

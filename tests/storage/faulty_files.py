@@ -8,11 +8,13 @@ went now:
 
     files = FaultyFiles(root)
     files.fail("sync", EIO, after=3)     # the third sync from now on fails, and all later ones
+    files.slow_s = 0.5                   # every sync takes so long
+    files.flip_bit = 8 * 100 + 3         # every read of byte 100 of a file finds its bit 3 flipped
     files.cut_power_after(20)            # the 20th change from now on never happens, nor does anything later
     files.materialise(target, seed)      # one of the disks that the cut could have left, in an empty folder
 
-A call that makes, changes or syncs something counts as a change; reading never fails. Files that were not made
-through this port (SQLite's) are taken over as they are: SQLite syncs its own.
+A call that makes, changes or syncs something counts as a change. Files that were not made through this port (SQLite's)
+are taken over as they are: SQLite syncs its own.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +108,8 @@ class FaultyFiles(QuickFiles):
         self.changes = 0  # how many were asked for so far
         self.log: list[str] = []  # their names, in order
         self.step_bytes: int | None = None  # writes arrive in pieces of this size
+        self.slow_s = 0.0
+        self.flip_bit: int | None = None
         self._cut_at: int | None = None
         self._faults: dict[str, tuple[int, int]] = {}  # call -> how many go well yet, errno
         self._inodes: dict[tuple[int, int], Inode] = {}
@@ -157,7 +162,7 @@ class FaultyFiles(QuickFiles):
     def truncate(self, fd: int, size: int) -> None:
         self._change("truncate")
         super().truncate(fd, size)
-        self._note(fd, lambda content, _: _resize(content, size))
+        self._note(fd, lambda content, _: resize(content, size))
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
         whole = bytes(data)
@@ -174,10 +179,25 @@ class FaultyFiles(QuickFiles):
             raise
         finally:
             super().pwrite(fd, piece, at)
-            self._note(fd, _write(piece, at))
+            self._note(fd, written_by_sector(piece, at))
+
+    def pread(self, fd: int, size: int, at: int) -> bytes:
+        data = bytearray(super().pread(fd, size, at))
+        self._flip(data, at)
+        return bytes(data)
+
+    def pread_cached(self, fd: int, buffer: memoryview, at: int) -> bool:
+        is_read = super().pread_cached(fd, buffer, at)
+        self._flip(buffer, at)
+        return is_read
+
+    def _flip(self, data: bytearray | memoryview, at: int) -> None:
+        if self.flip_bit is not None and at <= self.flip_bit // 8 < at + len(data):
+            data[self.flip_bit // 8 - at] ^= 1 << (self.flip_bit % 8)
 
     def sync(self, fd: int) -> None:
         self._change("sync")
+        time.sleep(self.slow_s)
         inode = self._inode(fd)
         inode.durable, inode.changes = self.pread(fd, self.size(fd), 0), []
 
@@ -271,7 +291,7 @@ class ForgetfulFiles(FaultyFiles):
             super().sync_directory(path)
 
 
-def _write(data: bytes, at: int) -> Change:
+def written_by_sector(data: bytes, at: int) -> Change:
     """A write whose sectors get to the disk one by one, or not."""
 
     def change(content: bytearray, luck: Luck) -> None:
@@ -286,7 +306,7 @@ def _write(data: bytes, at: int) -> Change:
     return change
 
 
-def _resize(content: bytearray, size: int) -> None:
+def resize(content: bytearray, size: int) -> None:
     del content[size:]
     content.extend(bytes(size - len(content)))
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from millstream.model import facts
 from millstream.model.errors import CorruptData, UnknownFormat
 from millstream.storage.archive import object as archive_object
-from millstream.storage.archive.arrow import SCHEMA, record_batch
+from millstream.storage.archive.arrow import SCHEMA, batch_of_rows, record_batch
+from millstream.storage.archive.arrow_stream import END, batch_pieces, single_pieces, stream_start
 from millstream.storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, encode_chunk
 from millstream.storage.archive.object import ArchiveBuilder, archive_name, cut_into_chunks, read_chunk, read_index
-from millstream.storage.archive.rows import Selection, rows_of_block, rows_of_chunk, rows_of_facts, selected
+from millstream.storage.archive.rows import Row, Selection, rows_of_block, rows_of_chunk, rows_of_facts, selected
 from millstream.storage.files import Files
 from millstream.storage.objects import LocalObjects
 from millstream.storage.segments.block import Columns, decode_block, encode_block
@@ -160,10 +161,19 @@ def plain(rows, selection):
     return [row._replace(value=None if row.value is None else bytes(row.value)) for row in selected(rows, selection)]
 
 
+def of_stream(pieces):
+    """Rows of a batch as the server writes it."""
+    table = pa.ipc.open_stream(b"".join([stream_start(), *pieces, END])).read_all()
+    table.validate(full=True)
+    assert table.schema == SCHEMA
+    return table.to_pylist()
+
+
 def of_arrow(rows, selection, incarnation=7):
     batch = record_batch(rows, selection, incarnation)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
+    assert of_stream(batch_pieces(rows, selection, incarnation)) == batch.to_pylist()
     found = []
     for row in batch.to_pylist():
         assert row["bucket"] == rows.bucket
@@ -227,9 +237,40 @@ def test_a_block_makes_rows():
     assert [row.offset for row in plain(rows, Selection(0, 100, first_offset=102))] == [102, 102]
 
 
+def test_the_schema_is_the_one_that_pyarrow_writes():
+    assert stream_start() == SCHEMA.serialize().to_pybytes()
+
+
+def test_single_rows_make_a_batch_too():
+    rows = [
+        Row("a", 0, 12, 5, None, None, "text/plain", "gap", None),
+        Row("b", 3, 4, 1000, "17-0", 1700, "", "message", b"x"),
+    ]
+    found = of_stream(single_pieces("box", rows, 7))
+    assert found == batch_of_rows("box", rows, 7).to_pylist()
+    assert [row["value"] for row in found] == [None, b"x"]
+    assert of_stream(single_pieces("box", [], 7)) == []
+
+
+def test_numbers_of_any_width_are_written():
+    rows = [
+        ArchivedFact(sequence, at_ms, 0, facts.Appended(2, 0, id_ms, id_seq, b""))
+        for sequence, at_ms, id_ms, id_seq in [
+            (1, 0, 0, 0),
+            (9, 5, 7, 9),
+            (10, 5, 10**12, 10),
+            (2**53, 2**45, 2**60, 2**62),
+        ]
+    ]
+    everything = Selection(0, 1 << 62)
+    chunk = rows_of_chunk(Chunk(joined(encode_chunk("box", rows, NAMES))))
+    assert of_arrow(chunk, everything) == plain(chunk, everything)
+
+
 def test_an_empty_selection_is_an_empty_batch():
     rows = rows_of_chunk(Chunk(joined(encode_chunk("box", [ArchivedFact(1, 1, 0, facts.BucketCreated("box"))], {}))))
     assert record_batch(rows, Selection(0, 10), 1).num_rows == 0
+    assert of_stream(batch_pieces(rows, Selection(0, 10), 1)) == []
     assert pa.Table.from_batches([record_batch(rows, Selection(0, 10), 1)]).schema == SCHEMA
 
 

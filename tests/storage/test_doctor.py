@@ -320,3 +320,19 @@ def copy_folder(source, target):
         else:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
+
+
+def test_a_damaged_archive_is_a_warning(data):
+    written(data, checkpoint_after=20)
+    assert any("chunks of the archive" in finding.what for finding in examine(data).findings)
+    (archive,) = (data / "objects" / "journal").iterdir()
+    damaged = bytearray(archive.read_bytes())
+    damaged[100] ^= 1
+    archive.write_bytes(damaged)
+    report = examine(data)
+    assert report.healthy
+    assert [finding.what for finding in report.findings if finding.severity == "warning"] == [
+        "journal/000000000001: An archive chunk does not match its checksum."
+    ]
+    archive.unlink()
+    assert any("No such file" in finding.what for finding in examine(data).findings)

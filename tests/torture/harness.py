@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +23,11 @@ from .verifier import Verifier
 from .writers import (
     Author,
     Closer,
+    Committer,
+    Folder,
     Follower,
     LargeWriter,
+    Lessee,
     PlainWriter,
     ProducerWriter,
     Recreator,
@@ -120,6 +124,9 @@ def make_authors(run: Run) -> list[Author]:
         *(Sprinkler(run, f"sprinkler{index}", 20) for index in range(2)),
         *(Recreator(run, f"recreator{index}", 3) for index in range(2)),
         *(Closer(run, f"closer{index}") for index in range(2)),
+        *(Lessee(run, f"lessee{index}") for index in range(2)),
+        *(Folder(run, f"folder{index}") for index in range(2)),
+        *(Committer(run, f"committer{index}") for index in range(2)),
         Watcher(run, "watcher0", "shared", json=False),
         Watcher(run, "watcher1", "batches", json=True),
         Follower(run, "follower0", "produced", json=False),
@@ -182,7 +189,15 @@ class Campaign:
         await self.verifier.check_all()
         assert "Traceback" not in self.server.log(), self.server.log()[-4000:]
 
+    def snapshots(self) -> int:
+        return sum(author.published for author in self.authors if isinstance(author, Folder))
+
+    def transactions(self) -> int:
+        return sum(author.committed for author in self.authors if isinstance(author, Committer))
+
     def story(self) -> str:
         """What to read when it failed, and what to be proud of when not."""
         told = self.ledger.acknowledged()
-        return f"seed {self.seed}: {told} appends were acknowledged; deaths: {' '.join(self.deaths)}"
+        done = f"{told} appends of what is still there, {self.snapshots()} snapshots and "
+        done += f"{self.transactions()} transactions"
+        return f"seed {self.seed}: {done} were acknowledged; deaths: {dict(Counter(self.deaths))}"

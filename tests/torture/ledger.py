@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
 from .messages import Label
+
+THINNING_S = 1.0  # renewals of a TTL are journaled that often; after a restart a deadline may be so much later
+SWEEP_S = 5.0  # how late a loaded machine may be
 
 
 class Known(Enum):
@@ -42,6 +46,11 @@ class Account:
     attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)  # by the first message
     seen: bytearray = field(default_factory=bytearray)  # what a reader was given, from the beginning on
     checks: int = 0  # that it has passed
+    ttl_s: int | None = None
+    used_after_s: float = 0.0  # it was used at this time or later, and somebody was told so
+    used_before_s: float = 0.0  # nobody has used it later than this
+    snapshots: dict[int, bytes] = field(default_factory=dict)  # that were asked for, by offset
+    published: int = 0  # the offset of the newest that somebody was told of; what lies before is not kept
 
     @property
     def content_type(self) -> str:
@@ -55,12 +64,29 @@ class Account:
         assert self.stream_id in (None, stream_id), f"{self.path} became another stream by itself"
         self.exists, self.stream_id = Known.YES, stream_id
 
+    def forget_before(self, offset: int) -> None:
+        """A snapshot took the place of what lies before."""
+        self.published = max(self.published, offset)
+        kept = {key: one for key, one in self.attempts.items() if one.end is None or one.end > offset}
+        self.attempts = kept
+
+    def may_be_over(self) -> bool:
+        return self.ttl_s is not None and time.monotonic() >= self.used_after_s + self.ttl_s
+
+    def must_be_over(self) -> bool:
+        if self.ttl_s is None:
+            return False
+        return time.monotonic() > self.used_before_s + self.ttl_s + THINNING_S + SWEEP_S
+
     def forget(self) -> None:
         """It is deleted: whatever comes under this URL is another stream."""
         self.exists = self.closed = Known.NO
         self.stream_id = None
+        self.used_after_s = 0.0
         self.attempts = {}
         self.seen = bytearray()
+        self.snapshots = {}
+        self.published = 0
 
     def saw(self, start: int, data: bytes) -> None:
         """A reader was given these bytes; they must never change or go away."""
@@ -77,7 +103,7 @@ class Ledger:
         self.accounts: dict[str, Account] = {}
 
     def open(self, name: str, json: bool = False) -> Account:
-        path = f"/v1/stream/{name}"
+        path = name if name.startswith("/") else f"/v1/stream/{name}"
         return self.accounts.setdefault(path, Account(path, json))
 
     def acknowledged(self) -> int:

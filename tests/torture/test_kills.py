@@ -17,14 +17,15 @@ def test_nothing_acknowledged_is_lost(victim: Victim) -> None:
     campaign = Campaign(victim, QUICK_SEED)
     run(campaign, QUICK_KILLS)
     assert campaign.ledger.acknowledged() > 500, campaign.story()
+    assert min(campaign.snapshots(), campaign.transactions()) > 0, campaign.story()
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 def test_nothing_acknowledged_is_lost_for_long(victim: Victim, capsys: pytest.CaptureFixture[str]) -> None:
-    """`MILLSTREAM_TORTURE_KILLS=500 make torture`; `MILLSTREAM_TORTURE_SEED` brings back a run."""
+    """`MILLSTREAM_TORTURE_KILLS=1000 make torture`; `MILLSTREAM_TORTURE_SEED` brings back a run."""
     seed = int(os.environ.get("MILLSTREAM_TORTURE_SEED") or secrets.randbelow(10**9))
-    kills = int(os.environ.get("MILLSTREAM_TORTURE_KILLS") or 50)
+    kills = int(os.environ.get("MILLSTREAM_TORTURE_KILLS") or 300)
     with capsys.disabled():
         print(f"\nMILLSTREAM_TORTURE_SEED={seed} MILLSTREAM_TORTURE_KILLS={kills}", flush=True)
     campaign = Campaign(victim, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from .client import Answer, Client
@@ -26,18 +27,26 @@ class Verifier:
         self._client.close()
 
     async def check(self, account: Account) -> None:
+        must_be_over = account.must_be_over()
         head = await self._client.ask("HEAD", account.path)
         if head.status == 404:
-            assert account.exists is not Known.YES, f"{account.path} is gone"
+            assert account.exists is not Known.YES or account.may_be_over(), f"{account.path} is gone"
             account.forget()
             return
         assert head.status == 200, (account.path, head)
+        assert not must_be_over, f"{account.path} outlived its TTL"
         assert account.exists is not Known.NO, f"{account.path} should not be there: {head.headers}"
         account.created(head.stream_id)
-        stored = await self._read(account)
-        assert head.next_offset == len(stored), f"{account.path}: HEAD says {head.next_offset}"
+        asked_s = time.monotonic()
+        start = await self._check_snapshot(account, head)
+        stored = await self._read(account, start)
+        if stored is None:
+            account.forget()
+            return
+        account.used_after_s, account.used_before_s = asked_s, time.monotonic()
+        assert head.next_offset == start + len(stored), f"{account.path}: HEAD says {head.next_offset}"
         assert stored.startswith(bytes(account.seen)), f"{account.path}: a reader had been given other bytes"
-        self._settle_appends(account, stored)
+        self._settle_appends(account, stored, start)
         await self._settle_closed(account, head)
         account.checks += 1
         if len(stored) > RETIRED_BYTES or (account.closed is Known.YES and account.checks > RETIRED_CHECKS):
@@ -50,22 +59,39 @@ class Verifier:
         assert answer.status == 204, (account.path, answer)
         account.forget()
 
-    async def _read(self, account: Account) -> bytes:
+    async def _check_snapshot(self, account: Account, head: Answer) -> int:
+        """The offset that the stream is kept from: that of the newest snapshot, if it has any."""
+        if "stream-snapshot-offset" not in head.headers:
+            assert account.published == 0, f"{account.path}: the snapshot at {account.published} is gone"
+            return 0
+        offset = int(head.headers["stream-snapshot-offset"])
+        assert offset >= account.published, f"{account.path}: {account.published} was published, {offset} is newest"
+        found = await self._client.ask("GET", f"{account.path}/snapshot/{offset}")
+        assert (found.status, found.body) == (200, account.snapshots.get(offset)), f"{account.path}: {offset}"
+        before = await self._client.ask("GET", f"{account.path}?offset=-1")
+        if offset:
+            assert (before.status, before.headers["stream-earliest-offset"]) == (410, f"{offset:020d}"), before
+        account.forget_before(offset)
+        return offset
+
+    async def _read(self, account: Account, start: int) -> bytes | None:
         """The whole stream by catch-up reads, each starting where the last one ended."""
         stored = bytearray()
         while True:
-            answer = await self._client.ask("GET", f"{account.path}?offset={len(stored)}")
+            answer = await self._client.ask("GET", f"{account.path}?offset={start + len(stored)}")
+            if answer.status == 404 and account.may_be_over():
+                return None  # its time was up between two questions
             assert answer.status == 200, (account.path, answer)
             assert answer.stream_id == account.stream_id, account.path
             page = b"".join(self._mint.split_array(answer.body)) if account.json else answer.body
             stored += page
-            assert answer.next_offset == len(stored), f"{account.path}: {answer.next_offset}, {len(stored)}"
+            assert answer.next_offset == start + len(stored), f"{account.path}: {answer.next_offset}, {len(stored)}"
             if "stream-up-to-date" in answer.headers:
                 return bytes(stored)
             assert page, f"{account.path}: an empty read before the tail"
 
-    def _settle_appends(self, account: Account, stored: bytes) -> None:
-        present = list(_grouped(account, self._mint.labels(stored, account.json)))
+    def _settle_appends(self, account: Account, stored: bytes, start: int) -> None:
+        present = list(_grouped(account, self._mint.labels(stored, account.json), start))
         for attempt, end in present:
             assert attempt.happened is not Known.NO, f"{account.path}: {attempt.labels[0]} was refused"
             attempt.acknowledge(end)
@@ -92,9 +118,9 @@ class Verifier:
         assert head.is_closed or not happened, f"{account.path}: the closing message is there, but it is open"
 
 
-def _grouped(account: Account, labels: Iterator[tuple[Label, bytes]]) -> Iterator[tuple[Attempt, int]]:
+def _grouped(account: Account, labels: Iterator[tuple[Label, bytes]], start: int) -> Iterator[tuple[Attempt, int]]:
     """Whole appends and where each ends; a batch of which something is missing fails."""
-    end = 0
+    end = start
     found: set[int] = set()
     for label, message in labels:
         attempt = account.attempts.get((label.author, label.number))

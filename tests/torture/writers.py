@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 import random
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from .ledger import Account, Attempt, Known, Ledger
 from .messages import SIZE_MIN, Label, Mint
 
 PRESSURE_PAUSE_S = 0.05
+NDJSON = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class Author(ABC):
         if account.exists is Known.YES:
             return
         account.exists = Known.MAYBE
-        answer = await self.ask("PUT", account.path, headers={"Content-Type": account.content_type})
+        lifetime = {} if account.ttl_s is None else {"Stream-TTL": str(account.ttl_s)}
+        answer = await self.ask("PUT", account.path, headers={"Content-Type": account.content_type, **lifetime})
         assert answer.status in (200, 201), (account.path, answer)
         account.created(answer.stream_id)
 
@@ -241,6 +244,134 @@ class Recreator(Author):
         account.forget()
         answer = await self.ask("HEAD", account.path)
         assert answer.status == 404, answer
+
+
+class Lessee(Author):
+    """Streams with a sliding TTL: some are used all the time and must stay, some are left alone and must go."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self.leased = [self.ledger.open(f"{name}/{ttl_s}") for ttl_s in (1, 2, 3, 60)]
+        for account, ttl_s in zip(self.leased, (1, 2, 3, 60), strict=True):
+            account.ttl_s = ttl_s
+
+    async def step(self) -> None:
+        account = self.random.choice(self.leased)
+        try:
+            await self._use(account)
+        finally:
+            account.used_before_s = time.monotonic()  # also by what was never answered
+        await asyncio.sleep(self.random.choice((0.01, 0.05, 0.7)))
+
+    async def _use(self, account: Account) -> None:
+        asked_s = time.monotonic()
+        if account.exists is not Known.YES:
+            await self.ensure(account)
+            account.used_after_s, asked_s = asked_s, time.monotonic()
+        answer = await self.append(account, self.attempt(account, [self.size(500)]))
+        if answer.status == 404:
+            assert account.may_be_over(), f"{account.path} is gone before its time"
+            account.forget()
+        else:
+            assert answer.status == 204, answer
+            account.used_after_s = asked_s
+
+
+class Folder(Author):
+    """Publishes a snapshot of its stream now and then, small ones and large ones; what it covers is not kept."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self.bucket = f"/ds/folded-{name}"
+        self.account = self.ledger.open(f"{self.bucket}/stream")
+        self.has_bucket = False
+        self.published = 0
+
+    async def step(self) -> None:
+        account = self.account
+        if not self.has_bucket:
+            assert (await self.ask("PUT", self.bucket)).status in (201, 409)
+            self.has_bucket = True
+        await self.ensure(account)
+        end = account.published
+        for _ in range(self.random.randint(1, 6)):
+            attempt = self.attempt(account, [self.size(2000)])
+            answer = await self.append(account, attempt)
+            assert answer.status == 204, answer
+            end = answer.next_offset
+        await self._publish(account, end)
+
+    async def _publish(self, account: Account, offset: int) -> None:
+        """The state is told by its offset, so that asking again is asking for the same."""
+        chance = random.Random(f"{self.name} {account.stream_id} {offset}")
+        state = f"the state of {self.name} at {offset}: ".encode() + chance.randbytes(chance.choice((0, 300, 40_000)))
+        account.snapshots[offset] = state
+        answer = await self.ask("PUT", f"{account.path}/snapshot/{offset}", state, {"Content-Type": "text/plain"})
+        assert answer.status == 204, answer
+        account.forget_before(offset)
+        self.published += 1
+
+
+class Committer(Author):
+    """Transactions over several streams: staged, then committed until it knows. Each is there once, as a whole."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        super().__init__(run, name)
+        self.bucket = f"/ds/committed-{name}"
+        self.streams = [self.ledger.open(f"{self.bucket}/s{index}") for index in range(4)]
+        self.has_bucket = False
+        self.version = self.committed = 0
+        self.current: list[tuple[Account, Attempt]] = []
+
+    async def step(self) -> None:
+        if not self.has_bucket:
+            assert (await self.ask("PUT", self.bucket)).status in (201, 409)
+            self.has_bucket = True
+        if not self.current:
+            self.version += 1
+            chosen = self.random.sample(self.streams, self.random.randint(1, 4))
+            self.current = [(account, self._some_messages(account)) for account in chosen]
+        outcomes = {attempt.happened for _, attempt in self.current}
+        assert len(outcomes) == 1, f"{self.name}: half of transaction {self.version} is there: {self.current}"
+        await self._commit(is_known=outcomes == {Known.YES})
+        if self.random.random() < 0.1:
+            await self._commit(is_known=True)  # as if the answer had been lost
+        self.current = []
+        self.committed += 1
+
+    def _some_messages(self, account: Account) -> Attempt:
+        return self.attempt(account, [self.size(1500) for _ in range(self.random.randint(1, 3))])
+
+    async def _commit(self, is_known: bool) -> None:
+        target = f"{self.bucket}/streams/transactions/{self.name}/{self.version}"
+        parts = [self.current[:2], self.current[2:]]
+        for number, part in enumerate(parts):
+            answer = await self.ask("PUT", f"{target}/{number}", self._rows(part), {"Content-Type": NDJSON})
+            assert answer.status == 200, answer
+            assert json.loads(answer.body)["duplicate"] is is_known, answer
+        for account, attempt in self.current:
+            account.note(attempt)
+            if not is_known:
+                attempt.happened = Known.MAYBE
+                account.exists = Known.YES if account.exists is Known.YES else Known.MAYBE
+        listed = json.dumps({"parts": [str(number) for number in range(len(parts))], "create": True})
+        answer = await self.ask("POST", target, listed.encode(), {"Content-Type": "application/json"})
+        assert answer.status == 200, answer
+        assert json.loads(answer.body)["duplicate"] is is_known, (self.version, answer)
+        for account, attempt in self.current:
+            attempt.happened = Known.YES
+            account.exists = account.exists if is_known else Known.YES
+
+    def _rows(self, part: list[tuple[Account, Attempt]]) -> bytes:
+        rows = [
+            {
+                "stream": account.path.rpartition("/")[2],
+                "value": base64.b64encode(self.mint.message(label, False)).decode(),
+            }
+            for account, attempt in part
+            for label in attempt.labels
+        ]
+        return "\n".join(map(json.dumps, rows)).encode()
 
 
 class Watcher(Author):

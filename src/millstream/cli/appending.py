@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream.cli.connection import Connection, explained
 from millstream.cli.exits import Exit
 from millstream.cli.intake import Messages
-from millstream.cli.output import CommandError, count_text, print_note
+from millstream.cli.output import CommandError, count_text, print_stop
 from millstream.cli.progress import Meter
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Wishes:
     closes: bool = False
     if_match: str | None = None
     producer_id: str | None = None
+    merges: bool = False
 
 
 def append_whole(link: Connection, stream: Stream, body: bytes, wishes: Wishes) -> Stored:
@@ -57,14 +60,15 @@ def append_whole(link: Connection, stream: Stream, body: bytes, wishes: Wishes) 
 
 
 def append_messages(
-    link: Connection, stream: Stream, source: Messages, wishes: Wishes, *, joins: bool, total: int | None
+    link: Connection, stream: Stream, source: Messages, wishes: Wishes, *, json_stream: bool, total: int | None
 ) -> Stored:
-    """`joins` says whether several messages can travel in one request: only those of JSON streams can."""
-    first = gather(source)
+    """Several messages can travel in one request to a JSON stream; to others only if they may become one."""
+    with nothing_sent():
+        first = gather(source)
     if not first and source.ended:
         raise CommandError("there is nothing to append: the input is empty")
-    if source.ended and wishes.producer_id is None and (joins or len(first) == 1):
-        body = b"[" + b",".join(first) + b"]" if joins else first[0]
+    if source.ended and wishes.producer_id is None and (json_stream or wishes.merges or len(first) == 1):
+        body = b"[" + b",".join(first) + b"]" if json_stream else b"".join(first)
         done = append_whole(link, stream, body, wishes)
         size = sum(map(len, first))
         return Stored(len(first), size, done.offset, done.closed, interrupted=done.interrupted)
@@ -72,6 +76,16 @@ def append_messages(
         raise CommandError("--if-match is for an append of one request; this input is too large or too slow for one")
     with Meter("appending", total) as meter:
         return produce(link, stream, first, source, wishes, meter)
+
+
+@contextmanager
+def nothing_sent() -> Iterator[None]:
+    """While the input is still being read."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_stop("interrupted; nothing is stored")
+        raise
 
 
 def gather(source: Messages) -> list[bytes]:
@@ -95,7 +109,7 @@ def produce(
 
     # A name of one's own may have been used before, by an earlier run: its place is taken over.
     named = wishes.producer_id is not None
-    producer = stream.producer(wishes.producer_id, claim=named)
+    producer = stream.producer(wishes.producer_id, claim=named, merge=wishes.merges)
     ledger = Ledger(meter, producer.producer_id)
     try:
         hand_over(link, producer, first, ledger)
@@ -139,7 +153,7 @@ def interrupted(link: Connection, producer: Producer, ledger: Ledger) -> Stored:
             code="interrupted",
         ) from None
     ledger.settle()
-    print_note(f"interrupted; {ledger.account()}")
+    print_stop(f"interrupted; {ledger.account()}")
     return ledger.stored(None, interrupted=True)
 
 

@@ -122,7 +122,10 @@ def _advised(error: ClientError) -> str:
     if isinstance(error, client.ConnectionLost) and not error.sent:
         return f"{said} Start it with 'millstream serve', or name another with --url or {URL_VARIABLE}."
     if isinstance(error, client.NotFound):
-        return f"{said} Check the name; 'millstream bucket create' and 'millstream stream create' make what is missing."
+        what = f"There is nothing at {error.url}." if error.code == client.NotFound.code else said
+        return f"{what} Check the name; 'millstream bucket create' and 'millstream stream create' make what is missing."
+    if isinstance(error, client.TooLarge):
+        return f"{said} 'millstream stream append' cuts with --lines, --json-lines or --chunks 4MiB."
     if isinstance(error, client.Unauthorized):
         return f"{said} Put a token into {TOKEN_VARIABLE}."
     if isinstance(error, client.Trimmed):

@@ -10,7 +10,7 @@ import typer
 
 from millstream.cli.connection import DEFAULT_URL, FOLLOWER_RETRIES_MAX, RETRIES_MAX, JsonOption, UrlOption, connected
 from millstream.cli.moments import moment_of
-from millstream.cli.output import console, flush, for_people, print_note, time_text, visible, write_bytes
+from millstream.cli.output import console, flush, for_people, print_stop, time_text, visible, write_bytes
 
 if TYPE_CHECKING:
     from millstream.client import FeedEntry
@@ -69,7 +69,7 @@ def feed(
                 shown, showing = page.next_position, False
         except KeyboardInterrupt:
             # A page that is shown in part only will be shown again.
-            print_note(f"stopped; go on with --from {shown if showing else following.position}")
+            print_stop(f"stopped; go on with --from {shown if showing else following.position}")
             raise
         finally:
             following.close()

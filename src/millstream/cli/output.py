@@ -43,6 +43,13 @@ def print_note(sentence: str) -> None:
     print_error(sentence)
 
 
+def print_stop(sentence: str) -> None:
+    """What had been done when Ctrl-C came; a terminal shows ^C on the line it stands in."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print_note(sentence)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 

@@ -37,7 +37,7 @@ def plain_bytes(batch: Batch) -> bytes:
     if not batch.is_json:
         return batch.data
     if batch.kind != "data":
-        return one_line(batch.data) + b"\n" if batch.data else b""
+        return one_line(batch.data.strip()) + b"\n" if batch.data else b""
     return b"".join(one_line(message) + b"\n" for message in batch.raw_messages())
 
 
@@ -55,7 +55,8 @@ def show_json(batch: Batch) -> None:
     from rich.text import Text
 
     screen, highlight = console(), JSONHighlighter()
-    for line in plain_bytes(batch).decode(errors="replace").splitlines():
+    # Not splitlines: it also breaks at U+2028, which may stand inside a JSON string.
+    for line in plain_bytes(batch).decode(errors="replace").split("\n")[:-1]:
         text = Text(visible(line))
         highlight.highlight(text)
         screen.print(text, soft_wrap=True)
@@ -64,7 +65,7 @@ def show_json(batch: Batch) -> None:
 def text_shower() -> Show:
     """A batch may cut a character in two, so the decoder remembers."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    return lambda batch: write_bytes(visible(decode(batch.data)).encode())
+    return lambda batch: write_bytes(visible(decode(batch.data).replace("\r\n", "\n")).encode())
 
 
 # --- JSON lines
@@ -97,7 +98,7 @@ def content(data: bytes, content_type: str) -> dict[str, object]:
         text = data.decode()
         if is_json(content_type) and data:
             msgspec.json.decode(data)
-            return {"json": msgspec.Raw(one_line(data))}
+            return {"json": msgspec.Raw(one_line(data.strip()))}
     except (UnicodeDecodeError, msgspec.DecodeError):
         return {"base64": b64encode(data).decode()}
     return {"text": text} if is_text(content_type) or not data else {"base64": b64encode(data).decode()}

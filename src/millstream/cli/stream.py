@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli.appending import Stored, Wishes, append_messages, append_whole
+from millstream.cli.appending import Stored, Wishes, append_messages, append_whole, nothing_sent
 from millstream.cli.connection import (
     DEFAULT_URL,
     FOLLOWER_RETRIES_MAX,
@@ -34,14 +34,15 @@ from millstream.cli.output import (
     print_fields,
     print_json,
     print_json_line,
-    print_note,
     print_rows,
+    print_stop,
     size_text,
     time_text,
 )
 from millstream.cli.printing import Show, batch_line, plain_bytes, printer
 from millstream.cli.progress import Meter
 from millstream.model.media import is_json
+from millstream.model.names import DEFAULT_BUCKET
 from millstream.server.setting_kinds import parse_size
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def append(
     chunks: Annotated[
         str | None, typer.Option("--chunks", metavar="SIZE", help="Cut into messages of this size, such as 4MiB.")
     ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Let lines of text that come together be one message: faster.")
+    ] = False,
     close: Annotated[bool, typer.Option("--close", help="Close the stream with it.")] = False,
     if_match: Annotated[
         str | None, typer.Option("--if-match", metavar="ETAG", help="Only if the stream still is as head showed it.")
@@ -113,7 +117,9 @@ def append(
         raise CommandError("--message takes no file and is one message; leave the others out")
     if producer_id is not None and cut is Cut.WHOLE:
         raise CommandError("--producer-id is for --lines, --json-lines or --chunks")
-    wishes = Wishes(close, if_match, producer_id)
+    if merge and cut is not Cut.LINES:
+        raise CommandError("--merge is for --lines")
+    wishes = Wishes(close, if_match, producer_id, merge)
     with connected(url) as link, ExitStack() as inputs:
         stream = link.stream(name, retries_max=WRITER_RETRIES_MAX)
         if message is not None:
@@ -130,13 +136,15 @@ def append_input(
 ) -> Stored:
     json_stream = is_json(stream.content_type())  # asked first: a stream that is missing is no reason to wait for input
     if cut is Cut.WHOLE:
-        return append_whole(link, stream, some(read_whole(descriptor)), wishes)
+        with nothing_sent():
+            body = some(read_whole(descriptor))
+        return append_whole(link, stream, body, wishes)
     if cut is Cut.JSON_LINES and not json_stream:
         raise CommandError(f"--json-lines is for JSON streams, and this one is {stream.content_type()}; use --lines")
     if cut is Cut.CHUNKS and json_stream:
         raise CommandError("--chunks would cut JSON messages apart; use --json-lines")
     source = Messages(descriptor, cut, json_stream=json_stream, chunk_bytes=chunk_bytes)
-    return append_messages(link, stream, source, wishes, joins=json_stream, total=size_of(descriptor))
+    return append_messages(link, stream, source, wishes, json_stream=json_stream, total=size_of(descriptor))
 
 
 def chosen_cut(lines: bool, json_lines: bool, chunks: str | None) -> Cut:
@@ -257,7 +265,7 @@ def tail(
                 shown, showing = following.bookmark, False
         except KeyboardInterrupt:
             # A batch that is shown in part only will be shown again.
-            print_note(f"stopped; go on with --from {shown if showing else following.bookmark}")
+            print_stop(f"stopped; go on with --from {shown if showing else following.bookmark}")
             raise
         finally:
             following.close()
@@ -326,7 +334,7 @@ def delete(
 def list_streams(
     place: Annotated[
         str, typer.Argument(metavar="BUCKET[/PREFIX]", help="A bucket, and how the names begin that are wanted.")
-    ],
+    ] = DEFAULT_BUCKET,
     after: Annotated[str, typer.Option(metavar="NAME", help="Only names behind this one.")] = "",
     limit: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="So many at most.")] = None,
     url: UrlOption = DEFAULT_URL,
@@ -334,7 +342,7 @@ def list_streams(
 ) -> None:
     """List the streams of a bucket in the order of their names.
 
-    Streams without a bucket are in the bucket _default. With --json each stream is a line.
+    Without a bucket, those that have none. With --json each stream is a line.
     """
     bucket, _, prefix = place.partition("/")
     with connected(url) as link:
@@ -343,7 +351,7 @@ def list_streams(
             for stream in found:
                 print_json_line({"bucket": bucket, **listed(stream)})
         else:
-            print_rows(("stream", "status", "size", "content type", "last write"), map(row, found))
+            print_rows(("stream", "status", "written", "content type", "last write"), map(row, found))
         flush()
 
 

@@ -13,12 +13,14 @@ MillstreamError
       ├── NotFound                404
       ├── Gone                    410: it was here and is not any more
       │    ├── Trimmed              history before `earliest` is gone: bootstrap
+      │    ├── PositionGone         a feed does not reach back that far: begin at `earliest`
       │    └── StreamRecreated      the URL holds another stream now
       ├── Conflict                409: the stream's state says no
       │    ├── AlreadyExists
       │    ├── StreamClosed         `offset` is the final one
       │    ├── SequenceConflict     `Stream-Seq` does not grow
-      │    └── SequenceGap          a producer's `expected` and `received` sequences differ
+      │    ├── SequenceGap          a producer's `expected` and `received` sequences differ
+      │    └── TransactionRefused   `reasons` says why; a later version may be committed already
       ├── Fenced                  a newer epoch of this producer exists, or its name is used by another
       └── PreconditionFailed      412: `if_match` names another state
 """

@@ -13,15 +13,14 @@ from ..model.media import media_type
 from .buckets import decoded
 from .errors import ClientError, ConnectionLost, ProtocolError
 from .faults import error_of
+from .following import LONG_POLL_S, NO_SSE, SHORT_CONNECTION_S, SSE_SILENCE_S, Following, Live, live_of
 from .operations import Target, succeed
-from .reading import LONG_POLL_GRACE_S, LONG_POLL_S, SHORT_CONNECTION_S, SSE_SILENCE_S, Live
 from .retry import RETRYABLE
 from .sse import Event, SseDecoder
-from .steps import Emit, Finish, Flow, Sleep, call, next_chunk, send
+from .steps import Emit, Finish, Flow, call, next_chunk, send
 from .wire import EVENT_STREAM, RETRY_AFTER, STREAM_NEXT_POSITION, STREAM_UP_TO_DATE, Answer, Request
 
 EARLIEST = "earliest"
-_NO_SSE = frozenset({400, 405, 406, 415, 501})
 
 
 class FeedEntry(msgspec.Struct, frozen=True):
@@ -93,25 +92,22 @@ class FeedOptions:
     long_poll_s: float = LONG_POLL_S
 
 
-class Feeding:
+class Feeding(Following):
     """One read of a feed; `run` emits `FeedPage`s, empty ones included. Live modes and reconnects are as on streams."""
 
     def __init__(self, target: Target, options: FeedOptions, now: Callable[[], float]) -> None:
-        self._target = target
+        super().__init__(target, now, options.idle_s, options.long_poll_s)
         self._options = options
-        self._now = now
         self._after = options.after
-        self._failures = 0
-        self._sse_works = options.live != "long-poll"
-        self._last_news = now()
+        self._sse_works = live_of(options.live) != "long-poll"
 
     def run(self) -> Flow[None]:
         if self._options.live in (False, True):
             yield from self._catch_up()
             if not self._options.live:
                 return
-        self._last_news = self._now()
-        while not self._idle():
+        self._last_news_s = self._now()
+        while not self._is_idle():
             yield from self._sse() if self._sse_works else self._long_poll()
 
     def _catch_up(self) -> Flow[None]:
@@ -129,7 +125,7 @@ class Feeding:
         self._after = page.next_position
         self._failures = 0
         if page.entries:
-            self._last_news = self._now()
+            self._last_news_s = self._now()
 
     def _request(self, more: dict[str, str], read_timeout_s: float | None = None) -> Request:
         options = self._options
@@ -142,24 +138,8 @@ class Feeding:
             params["limit"] = str(options.limit)
         return Request("GET", f"{self._target.url}/streams/feed", params, read_timeout_s=read_timeout_s)
 
-    def _idle(self) -> bool:
-        limit = self._options.idle_s
-        return limit is not None and self._now() - self._last_news >= limit
-
-    def _patience(self, usual_s: float) -> float:
-        limit = self._options.idle_s
-        return usual_s if limit is None else min(usual_s, max(0.05, self._last_news + limit - self._now()))
-
-    def _failed(self, fault: ClientError, retry_after: str | None = None) -> Flow[None]:
-        self._failures += 1
-        if not self._target.retry.allows(self._failures):
-            raise fault
-        yield Sleep(self._patience(self._target.retry.wait_s(self._failures, retry_after)))
-
     def _long_poll(self) -> Flow[None]:
-        wait_s = self._patience(self._options.long_poll_s)
-        grace_s = LONG_POLL_GRACE_S if self._options.idle_s is None else 1.0
-        request = self._request({"live": "long-poll", "timeout_ms": str(int(wait_s * 1000))}, wait_s + grace_s)
+        request = self._request(*self._long_poll_params())
         try:
             answer = yield from send(request)
         except ConnectionLost as lost:
@@ -180,7 +160,7 @@ class Feeding:
         return FeedPage(found.entries, found.next_position, found.up_to_date)
 
     def _sse(self) -> Flow[None]:
-        request = self._request({"live": "sse"}, self._patience(SSE_SILENCE_S))
+        request = self._request({"live": "sse"}, self._patience_s(SSE_SILENCE_S))
         try:
             answer = yield from send(request, stream=True)
         except ConnectionLost as lost:
@@ -188,7 +168,7 @@ class Feeding:
             return
         if answer.status in RETRYABLE:
             yield from self._failed(error_of(answer, request), answer.header(RETRY_AFTER))
-        elif answer.status in _NO_SSE or (answer.status == 200 and media_type(answer.content_type) != EVENT_STREAM):
+        elif answer.status in NO_SSE or (answer.status == 200 and media_type(answer.content_type) != EVENT_STREAM):
             self._sse_works = False  # long-poll gives the true reason if it was another one
             yield Finish()
         else:
@@ -200,7 +180,7 @@ class Feeding:
         entries: list[FeedEntry] = []
         started, pages = self._now(), 0
         fault: ClientError = ConnectionLost(f"The feed of {self._target.url} broke off.", url=self._target.url)
-        while not self._idle():
+        while not self._is_idle():
             try:
                 chunk = yield from next_chunk()
             except ConnectionLost as lost:
@@ -219,7 +199,7 @@ class Feeding:
                     self._advance(page)
                     yield Emit(page)
         yield Finish()
-        if not (pages > 1 or self._now() - started >= SHORT_CONNECTION_S) and not self._idle():
+        if not (pages > 1 or self._now() - started >= SHORT_CONNECTION_S) and not self._is_idle():
             yield from self._failed(fault)
 
 

@@ -213,15 +213,28 @@ class Producing:
         return [batch.receipt for batch in (*self._unacknowledged, *self._waiting)]
 
     def end(self) -> None:
+        """Take no more. What is not delivered by now has an unknown outcome."""
         self._ended = True
+        if not self.idle:
+            self.fail(
+                OutcomeUnknown(
+                    f"The producer {self.options.producer_id!r} of {self._url} was stopped before everything was "
+                    "delivered. Read the end of the stream before you send it again.",
+                    url=self._url,
+                )
+            )
 
     @property
     def full(self) -> bool:
-        return self.buffered_bytes >= self.options.buffer_bytes_max and self.failure is None
+        return self.buffered_bytes >= self.options.buffer_bytes_max and self.failure is None and not self._ended
 
     @property
     def idle(self) -> bool:
         return self.failure is not None or not (self._waiting or self._unacknowledged)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._jobs)
 
     @property
     def next_seq(self) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
 
 from ..model.media import is_json, is_text, media_type
 from . import bootstrapping
 from .errors import ClientError, ConnectionLost, ProtocolError, Trimmed
 from .faults import error_of
-from .operations import Target, next_offset, succeed
+from .following import LONG_POLL_S, NO_SSE, SHORT_CONNECTION_S, SSE_SILENCE_S, Following, Live
+from .operations import Target, head, next_offset, succeed
 from .retry import RETRYABLE
 from .sse import Event, SseDecoder
 from .steps import Emit, Finish, Flow, Sleep, call, next_chunk, send
@@ -31,15 +31,7 @@ from .wire import (
     Request,
 )
 
-Live: TypeAlias = Literal[False, True, "sse", "long-poll"]
-
-LONG_POLL_S = 20.0
-LONG_POLL_GRACE_S = 40.0  # servers that know no timeout_ms wait as long as they like; 30 s is usual
-SSE_SILENCE_S = 20.0  # longer than the heartbeat of 15 s
-SHORT_CONNECTION_S = 1.0
 SHORT_CONNECTIONS_MAX = 3
-# What a server or a proxy without SSE answers to live=sse.
-_NO_SSE = frozenset({400, 405, 406, 415, 501})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +43,25 @@ class ReadOptions:
     max_bytes: int | None = None
     idle_s: float | None = None
     bootstrap: bool = False
+    content_type: str = ""  # if it is known
     long_poll_s: float = LONG_POLL_S
     headers: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
 
 
-class Reading:
+class Reading(Following):
     """One read of one stream, from its first request to its end. `run` emits batches, empty ones included."""
 
     def __init__(self, target: Target, options: ReadOptions, now: Callable[[], float]) -> None:
-        self._target = target
+        super().__init__(target, now, options.idle_s, options.long_poll_s)
         self._options = options
-        self._now = now
         self._offset = options.offset
         self._timestamp = options.timestamp
         self._stream_id = options.stream_id
         self._cursor: str | None = None
-        self._content_type = ""
+        self._content_type = options.content_type
         self._sse_works = True
         self._short_connections = 0
-        self._failures = 0
-        self._last_data = now()
 
     def run(self) -> Flow[None]:
         live = self._options.live
@@ -79,9 +69,12 @@ class Reading:
             closed = yield from self._catch_up()
             if closed or not live:
                 return
-        self._last_data = self._now()
+        elif live == "sse" and not self._content_type:
+            # Events do not say what they hold.
+            self._content_type = (yield from head(self._target, self._options.headers)).content_type
+        self._last_news_s = self._now()
         closed = False
-        while not closed and not self._idle():
+        while not closed and not self._is_idle():
             closed = yield from self._sse() if self._wants_sse() else self._long_poll()
 
     # --- catch-up
@@ -89,13 +82,14 @@ class Reading:
     def _catch_up(self) -> Flow[bool]:
         """Read up to the tail. True when the stream ends there."""
         while True:
-            request = self._request({})
+            request, before = self._request({}), self._offset
             answer = yield from call(request, self._target.retry)
             batch = yield from self._batch(answer, request)
             if batch is None:
                 continue
             yield Emit(batch)
-            if batch.closed or batch.up_to_date:
+            # A server that does not say so is at its tail when it has nothing to give.
+            if batch.closed or batch.up_to_date or (not batch and self._offset == before):
                 return batch.closed
 
     def _batch(self, answer: Answer, request: Request) -> Flow[Batch | None]:
@@ -123,7 +117,7 @@ class Reading:
 
     def _advance(self, batch: Batch) -> None:
         if batch:
-            self._last_data = self._now()
+            self._last_news_s = self._now()
         self._offset = batch.next_offset
         self._timestamp = None
         self._stream_id = batch.stream_id or self._stream_id
@@ -159,33 +153,14 @@ class Reading:
             return self._sse_works and exact
         return live == "sse" and self._sse_works
 
-    def _idle(self) -> bool:
-        limit = self._options.idle_s
-        return limit is not None and self._now() - self._last_data >= limit
-
-    def _patience(self, usual_s: float) -> float:
-        limit = self._options.idle_s
-        if limit is None:
-            return usual_s
-        return min(usual_s, max(0.05, self._last_data + limit - self._now()))
-
-    def _failed(self, fault: ClientError, retry_after: str | None = None) -> Flow[None]:
-        self._failures += 1
-        retry = self._target.retry
-        if not retry.allows(self._failures):
-            raise fault
-        yield Sleep(self._patience(retry.wait_s(self._failures, retry_after)))
-
     def _long_poll(self) -> Flow[bool]:
         """One long-poll. True when the stream has ended."""
-        wait_s = self._patience(self._options.long_poll_s)
-        timeout_s = wait_s + (1.0 if self._options.idle_s is not None else LONG_POLL_GRACE_S)
-        request = self._request({"live": "long-poll", "timeout_ms": str(int(wait_s * 1000))}, timeout_s)
+        request = self._request(*self._long_poll_params())
         started = self._now()
         try:
             answer = yield from send(request)
         except ConnectionLost as lost:
-            if not (lost.timed_out and self._idle()):
+            if not (lost.timed_out and self._is_idle()):
                 yield from self._failed(lost)
             return False
         if answer.status in RETRYABLE:
@@ -208,7 +183,7 @@ class Reading:
 
     def _sse(self) -> Flow[bool]:
         """One connection of Server-Sent Events. True when the stream has ended."""
-        request = self._request({"live": "sse"}, self._patience(SSE_SILENCE_S))
+        request = self._request({"live": "sse"}, self._patience_s(SSE_SILENCE_S))
         try:
             answer = yield from send(request, stream=True)
         except ConnectionLost as lost:
@@ -219,7 +194,7 @@ class Reading:
         if answer.status in RETRYABLE:
             yield from self._failed(error_of(answer, request), answer.header(RETRY_AFTER))
             return False
-        if answer.status == 200 or answer.status in _NO_SSE:
+        if answer.status == 200 or answer.status in NO_SSE:
             self._sse_works = False  # long-poll gives the true reason if it was another one
             yield Finish()
             return False
@@ -231,7 +206,7 @@ class Reading:
         connection = _SseConnection(answer, self._content_type, self._stream_id)
         started = self._now()
         fault: ClientError | None = None
-        while not self._idle():
+        while not self._is_idle():
             try:
                 chunk = yield from next_chunk()
             except ConnectionLost as lost:
@@ -251,13 +226,13 @@ class Reading:
 
     def _reconnect(self, connection: _SseConnection, lasted_s: float, fault: ClientError | None) -> Flow[None]:
         """Servers end SSE about once a minute, and proxies as they like: at once again, unless nothing came of it."""
-        if connection.data_events or (connection.events and lasted_s >= SHORT_CONNECTION_S):
+        if connection.batches_with_data or (connection.events and lasted_s >= SHORT_CONNECTION_S):
             self._failures = self._short_connections = 0
             return
         self._short_connections += 1
         if self._short_connections >= SHORT_CONNECTIONS_MAX or (lasted_s >= SSE_SILENCE_S and not connection.events):
             self._sse_works = False  # something between us and the server holds events back, or cuts them off
-        if not self._idle():
+        if not self._is_idle():
             gone = ConnectionLost(f"The events of {self._target.url} broke off.", url=self._target.url)
             yield from self._failed(fault or gone)
 
@@ -272,14 +247,13 @@ class _SseConnection:
         self._stream_id = answer.header(STREAM_ID) or stream_id
         self._data: list[bytes] = []
         self.events = 0
-        self.data_events = 0
+        self.batches_with_data = 0
 
     def feed(self, chunk: bytes) -> list[Batch]:
         batches = []
         for event in self._decoder.feed(chunk):
             self.events += 1
             if event.kind == "data":
-                self.data_events += 1
                 self._data.append(self._payload(event))
             elif event.kind == "control":
                 batches.append(self._placed(event))
@@ -300,6 +274,7 @@ class _SseConnection:
         if not isinstance(offset, str):
             raise ProtocolError("The server sent a control event without streamNextOffset.")
         data, self._data = self._data, []
+        self.batches_with_data += bool(data)
         return Batch(
             data=self._joined(data),
             next_offset=offset,
@@ -324,9 +299,3 @@ def decode_shallow(data: bytes) -> None:
     text = data.strip()
     if text[:1] != b"[" or text[-1:] != b"]":
         raise ProtocolError("The server sent JSON that is cut off or no array of messages.")
-
-
-def live_of(value: Any) -> Live:
-    if value is False or value is True or value in ("sse", "long-poll"):
-        return value  # type: ignore[no-any-return]
-    raise ValueError(f"live is False, True, 'sse' or 'long-poll', not {value!r}.")

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 from .errors import NotSupported, ProtocolError
-from .faults import error_of
-from .operations import Target, succeed
-from .steps import Flow, Send, call
+from .operations import Target, head, succeed
+from .steps import Flow, call
 from .wire import (
     CONTENT_TYPE,
     LOCATION,
     STREAM_NEXT_OFFSET,
     STREAM_SNAPSHOT_OFFSET,
     STREAM_UP_TO_DATE,
-    Answer,
     Request,
     extension_url,
 )
@@ -46,19 +44,14 @@ def publish(target: Target, offset: str, data: bytes, content_type: str, trim: b
 
 
 def latest(target: Target) -> Flow[str | None]:
-    """The answer is a redirect whose URL ends in the offset; it is not followed here."""
+    """The server answers with a redirect, whose URL ends in the offset."""
     request = Request("GET", f"{extension_url(target.url)}/snapshot")
-    # A redirect would be followed by `call`; HEAD of the stream says the same where a server supports it.
-    head = Request("HEAD", target.url)
-    found = succeed((yield from call(head, target.retry)), head).header(STREAM_SNAPSHOT_OFFSET)
-    if found is not None:
-        return None if found == "-1" else found
-    answer = yield Send(request)
-    assert isinstance(answer, Answer)
+    answer = yield from call(request, target.retry, follow=False)
     location = answer.header(LOCATION)
     if answer.status == 307 and location is not None:
         return unquote(urlsplit(location).path.rpartition("/")[2])
     if answer.status in (400, 404, 405):
+        yield from head(target, {})  # raises NotFound if the stream itself is missing
         return None
     succeed(answer, request)
     raise ProtocolError(f"{request.url} answered {answer.status} where a redirect was due.", url=request.url)
@@ -85,9 +78,7 @@ def read(target: Target, offset: str | None) -> Flow[Snapshot | None]:
 
 def delete(target: Target, offset: str) -> Flow[None]:
     request = Request("DELETE", _url(target, offset))
-    answer = yield from call(request, target.retry)
-    if not 200 <= answer.status < 300:
-        raise error_of(answer, request)
+    succeed((yield from call(request, target.retry)), request)
 
 
 def _url(target: Target, offset: str) -> str:

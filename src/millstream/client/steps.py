@@ -60,8 +60,8 @@ Reply: TypeAlias = Answer | bytes | bool | None
 Flow: TypeAlias = Generator[Step, Reply, _T]
 
 
-def send(request: Request, *, stream: bool = False) -> Flow[Answer]:
-    """One attempt: follows redirects, and refreshes credentials once when they are refused."""
+def send(request: Request, *, stream: bool = False, follow: bool = True) -> Flow[Answer]:
+    """One attempt: follows redirects unless told otherwise, and refreshes credentials once when they are refused."""
     refreshed = False
     for _ in range(REDIRECTS_MAX + 2):
         answer = yield Send(request, stream)
@@ -71,7 +71,7 @@ def send(request: Request, *, stream: bool = False) -> Flow[Answer]:
             if (yield Refresh(answer.credentials)):
                 continue
         location = answer.header(LOCATION)
-        if answer.status in _REDIRECTS and location is not None:
+        if follow and answer.status in _REDIRECTS and location is not None:
             request = replace(request, url=redirect_target(request.url, location), params={})
             continue
         return answer
@@ -96,6 +96,7 @@ def call(
     *,
     repeatable: bool = True,
     stream: bool = False,
+    follow: bool = True,
     attempts: Attempts | None = None,
 ) -> Flow[Answer]:
     """Attempts until there is an answer that another attempt would not change.
@@ -108,7 +109,7 @@ def call(
         retry_after = None
         fault: ClientError
         try:
-            answer = yield from send(request, stream=stream)
+            answer = yield from send(request, stream=stream, follow=follow)
         except ConnectionLost as lost:
             fault = lost
             unchanged = not lost.sent

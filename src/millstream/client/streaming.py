@@ -9,9 +9,10 @@ from typing import TypedDict, Unpack
 
 from ..model.media import DEFAULT_CONTENT_TYPE, is_json
 from . import bootstrapping, operations, snapshotting
+from .following import LONG_POLL_S, Live, live_of
 from .operations import Target
 from .producing import ProducerOptions, Producing, Receipt
-from .reading import LONG_POLL_S, Live, Reading, ReadOptions, live_of
+from .reading import Reading, ReadOptions
 from .snapshotting import Snapshot
 from .steps import Flow
 from .values import (
@@ -173,6 +174,7 @@ class StreamFlows:
             max_bytes=settings.get("max_bytes"),
             idle_s=settings.get("idle_s"),
             bootstrap=settings.get("bootstrap", False),
+            content_type=self._content_type or "",
             long_poll_s=settings.get("long_poll_s", LONG_POLL_S),
             headers=settings.get("headers", {}),
             params=settings.get("params", {}),

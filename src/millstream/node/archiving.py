@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import get_args
 
 from ..model import facts
+from ..model.errors import CorruptData
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import StreamRecord
@@ -31,6 +33,8 @@ _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
 _TIER_FACTOR = 4
 _TIER_BYTES = 64 << 10
+
+_BUCKET_FACTS = frozenset(get_args(facts.BucketFact))
 
 # A fact with its sequence and its time, in the order of the journal.
 Logged = tuple[Fact, int, int]
@@ -102,11 +106,12 @@ def by_bucket(
     buckets: dict[str, tuple[list[ArchivedFact], dict[int, ChunkStream]]] = {}
     places: dict[int, list[ArchivedFact]] = {}  # of the bucket that a stream is in
     for fact, sequence, at_ms in log:
-        if isinstance(fact, facts.BucketFact):
-            happened = buckets.setdefault(fact.bucket, ([], {}))[0]
+        kind = type(fact)
+        if kind in _BUCKET_FACTS:
+            happened = buckets.setdefault(fact.bucket, ([], {}))[0]  # type: ignore[union-attr]
             happened.append(ArchivedFact(sequence, at_ms, 0, fact))
             continue
-        number: int = sequence if type(fact) is facts.StreamCreated else fact.stream  # type: ignore[union-attr]
+        number: int = sequence if kind is facts.StreamCreated else fact.stream  # type: ignore[union-attr]
         record = records[number]
         place = places.get(number)
         if place is None:
@@ -127,7 +132,7 @@ def _tail_behind(fact: Fact, record: StreamRecord) -> int:
 def losses_in(log: Iterable[Logged], records: Mapping[int, StreamRecord]) -> Iterator[Loss]:
     """Which streams have lost messages, and what they have kept."""
     for fact, sequence, _ in log:
-        if loses(fact):
+        if type(fact) is not facts.Appended and loses(fact):
             record = records[fact.stream]  # type: ignore[union-attr]
             kept = None if record.deleted else record.earliest
             yield Loss(record.number, split_key(record.key)[0], sequence, kept)
@@ -151,19 +156,28 @@ class ArchiveKeeper:
         self._merge_min = merge_min
         self._age_ms = int(age_s * 1000)
         self._bytes_max = bytes_max
+        self._is_damaged = False
 
     def merge(self) -> bool:
-        """One merge, if one is due; whether there was one."""
-        chosen = choose(self._catalog.archives.all(), self._merge_min)
+        """One merge, if one is due; whether there was one. Raises `CorruptData` once: a damaged object is left as it
+        is until it is dropped, and until a restart nothing is merged."""
+        chosen = [] if self._is_damaged else choose(self._catalog.archives.all(), self._merge_min)
         if not chosen:
             return False
+        try:
+            self._merge(chosen)
+        except CorruptData:
+            self._is_damaged = True
+            raise
+        return True
+
+    def _merge(self, chosen: list[int]) -> None:
         chunks = self._catalog.archives.chunks_of(chosen)
         with self._catalog.transaction():
             builder = ArchiveBuilder(next_archive(self._catalog))
             size = builder.write(self._objects, self._rewritten(chunks))
             self._catalog.archives.remove(chosen)
             add_to_catalog(self._catalog, builder, size)
-        return True
 
     def drop(self, now_ms: int) -> bool:
         """Let the oldest go where they are too old, or too much in all; whether any went."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from ..model import facts
 from ..model.changes import Entry
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _CHUNKS_PER_PAGE = 16  # looked at before a page is given out, however little of it was wanted
 _ATTEMPTS_MAX = 5
 
+_T = TypeVar("_T")
 Losses = Mapping[int, int | None]
 
 
@@ -52,6 +53,7 @@ class Feed:
         self, recent: RecentFacts, catalog: CatalogReader, objects: LocalObjects, writer: Writer, incarnation: int
     ) -> None:
         self._recent = recent
+        self._catalog = catalog
         self._shelf = catalog.archives
         self._objects = objects
         self._writer = writer
@@ -108,9 +110,9 @@ class Feed:
                 await self._recent.sort()
                 changes = self._recent.tail(bucket).changes
                 return next((change.sequence - 1 for change in changes if change.at_ms >= since_ms), self.now)
-            chunks = await self._fetched([place])
-            if chunks is not None:
-                return next(row.sequence - 1 for row in chunks[0].facts() if row.at_ms >= since_ms)
+            rows = await self._read(lambda: self._chunk(place).facts())  # noqa: B023 - awaited at once
+            if rows is not None:
+                return next(row.sequence - 1 for row in rows if row.at_ms >= since_ms)
         raise _moving()
 
     # -- pages -------------------------------------------------------------------------------------------
@@ -122,19 +124,19 @@ class Feed:
             ready = self.page_now(wish, after)
             if ready is not None:
                 return ready
-            self.check_archived(after)
-            reaches = self._shelf.reaches()
-            places = self._shelf.chunks(wish.bucket, after, reaches, _CHUNKS_PER_PAGE)
-            lost = self._losses(wish, after)
-            chunks = await self._fetched(places)
-            if chunks is None:
-                continue
-            end = places[-1].last_sequence if len(places) == _CHUNKS_PER_PAGE else reaches
+            with self._catalog.one_moment():
+                self.check_archived(after)
+                end = self._shelf.reaches()
+                places = self._shelf.chunks(wish.bucket, after, end, _CHUNKS_PER_PAGE)
+                lost = self._losses(wish, after)
+            if len(places) == _CHUNKS_PER_PAGE:
+                end = places[-1].last_sequence
             collector = _Collector(wish, after)
-            full = await asyncio.to_thread(_collect, collector, chunks, lost)
-            if full:
+            is_full = await self._read(lambda: self._collect(collector, places, lost))  # noqa: B023 - awaited at once
+            if is_full:
                 return Page(collector.entries, collector.end, False)
-            return self._and_recent(wish, collector, end)
+            if is_full is not None:
+                return self._and_recent(wish, collector, end)
         raise _moving()
 
     def page_now(self, wish: FeedWish, after: int) -> Page | None:
@@ -164,21 +166,30 @@ class Feed:
             return {}
         return losses_of(self._shelf.losses(wish.bucket, after), self._recent.tail(wish.bucket).gone())
 
-    async def _fetched(self, places: Sequence[ArchivedChunk]) -> list[Chunk] | None:
-        """The chunks; None where they were merged away or dropped since the catalog was asked."""
+    def _collect(self, collector: _Collector, places: Sequence[ArchivedChunk], lost: Losses) -> bool:
+        """Collect from chunks, in order, until the page is full; whether it became so."""
+        after = collector.end
+        for place in places:
+            for change in _chunk_changes(self._chunk(place), collector.wish, after):
+                if not collector.take_all(change.entries(lost)):
+                    return True
+        return False
+
+    def _chunk(self, place: ArchivedChunk) -> Chunk:
+        return Chunk(self._objects.get_range(archive_name(place.archive), place.at, place.size))
+
+    async def _read(self, reading: Callable[[], _T]) -> _T | None:
+        """Read chunks in a thread; None where they were merged away or dropped since the catalog was asked."""
         try:
-            return await asyncio.to_thread(self._fetch, places)
+            return await asyncio.to_thread(reading)
         except FileNotFoundError:
             return None
         except OSError as error:
             log.error("The archive cannot be read: %s", error)
             raise Unavailable("The archive cannot be read from disk now; the server's log has more.") from None
         except CorruptData as error:
-            log.error("%s It is not served.", error.message)
+            log.error("%s It is not served. Run 'millstream doctor'.", error.message)
             raise
-
-    def _fetch(self, places: Sequence[ArchivedChunk]) -> list[Chunk]:
-        return [Chunk(self._objects.get_range(archive_name(p.archive), p.at, p.size)) for p in places]
 
     # -- following ---------------------------------------------------------------------------------------
 
@@ -216,16 +227,6 @@ class _Collector:
         self._bytes += size
         self.end = entries[0].sequence
         return True
-
-
-def _collect(collector: _Collector, chunks: Sequence[Chunk], lost: Losses) -> bool:
-    """Collect from chunks; whether the page became full."""
-    after = collector.end
-    for chunk in chunks:
-        for change in _chunk_changes(chunk, collector.wish, after):
-            if not collector.take_all(change.entries(lost)):
-                return True
-    return False
 
 
 def _chunk_changes(chunk: Chunk, wish: FeedWish, after: int) -> Iterator[_Change]:

@@ -10,6 +10,7 @@ object that the reader has found is held.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from pathlib import Path
 import msgspec
 
 from ..model.errors import NotFound, TooMany
+
+log = logging.getLogger(__name__)
 
 FILE = "leases.json"
 LEASES_MAX = 1000
@@ -115,4 +118,8 @@ def _read(path: Path) -> list[Lease]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Lease])
     except FileNotFoundError:
+        return []
+    except msgspec.DecodeError:
+        # It is not synced: after a power cut it may be empty. Readers whose objects are gone ask for a new plan.
+        log.warning("The leases in %s cannot be read; there are none now.", path)
         return []

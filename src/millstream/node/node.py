@@ -48,6 +48,7 @@ from .writer import Answer, Batch, Done, Writer, streams_with_followers
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
+_STAGING_NICENESS = 5
 _UNKNOWN_SIZE = 1 << 30
 _UNAPPLIED_FACTOR = 5  # checkpoints' worth of facts that may wait before writes are held back
 
@@ -175,8 +176,8 @@ class Node:
             self.writer,
             self.objects,
             self.clock,
-            helper(),
-            helper(),
+            helper(_STAGING_NICENESS),
+            helper(),  # somebody waits for a commit, with all that was staged behind him
             TransactionLimits(
                 limits.staged_ttl_s,
                 limits.staged_bytes_max,

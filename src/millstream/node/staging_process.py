@@ -23,7 +23,6 @@ from ..storage.transactions.ndjson import NdjsonRows
 from ..storage.transactions.parts import PartHead, Rows, write_part
 from .upkeep_process import die_with, give_back_memory
 
-_NICENESS = 5
 _MEMORY_MAX = 3 << 30  # a compressed Arrow batch can grow without bounds; then the job fails, not the machine
 
 
@@ -33,6 +32,7 @@ class StagingAssignment(msgspec.Struct):
     data_dir: str
     message_bytes_max: int
     parent: int
+    niceness: int = 0
 
 
 class StageJob(msgspec.Struct, tag="stage"):
@@ -69,7 +69,7 @@ _jobs = msgspec.json.Decoder(Job)
 def main() -> int:
     assignment = msgspec.json.decode(sys.argv[1], type=StagingAssignment)
     die_with(assignment.parent)
-    os.nice(_NICENESS)
+    os.nice(assignment.niceness)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_MAX, resource.RLIM_INFINITY))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us in its own time
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

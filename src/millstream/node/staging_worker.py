@@ -24,10 +24,11 @@ _ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144"}
 
 
 class StagingWorker:
-    def __init__(self, data_dir: Path, lock_fd: int, message_bytes_max: int) -> None:
+    def __init__(self, data_dir: Path, lock_fd: int, message_bytes_max: int, niceness: int = 0) -> None:
         self._data_dir = data_dir
         self._lock_fd = lock_fd
         self._message_bytes_max = message_bytes_max
+        self._niceness = niceness
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -75,7 +76,9 @@ class StagingWorker:
         if self._closed:
             raise Unavailable("The server stops.")
         if self._process is None:
-            assignment = StagingAssignment(str(self._data_dir.absolute()), self._message_bytes_max, os.getpid())
+            assignment = StagingAssignment(
+                str(self._data_dir.absolute()), self._message_bytes_max, os.getpid(), self._niceness
+            )
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",

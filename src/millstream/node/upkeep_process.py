@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..model.errors import StorageError
+from ..model.errors import CorruptData, StorageError
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from .archiving import ArchiveKeeper
@@ -83,13 +83,13 @@ def serve(assignment: Assignment) -> None:
     while True:
         if merge_due and not _readable(0):
             keeper.drop(clock.now_ms())
-            keeper_merged = keeper.merge()
+            archives_merged = _merge_archives(keeper)
             keeper.collect(lambda: held_now(folder, clock.now_ms()).archives_below)
             merged = merger.step()
             removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
             if merged or removed:
                 _report(Report(checkpointer.applied, removed, merged=int(merged)))
-            merge_due = merged or keeper_merged
+            merge_due = merged or archives_merged
             continue
         if not _readable(_IDLE_S):
             merge_due = True  # what was too young or leased may go by now
@@ -102,6 +102,15 @@ def serve(assignment: Assignment) -> None:
         _report(Report(checkpointer.advance(request.through)))
         give_back_memory()
         merge_due = True
+
+
+def _merge_archives(keeper: ArchiveKeeper) -> bool:
+    """Damage of the archive costs feeds; checkpoints must go on."""
+    try:
+        return keeper.merge()
+    except CorruptData as error:
+        _report(Report(failure=f"{error.message} The archive is not merged. Run 'millstream doctor'"))
+        return False
 
 
 def _readable(timeout_s: float) -> bool:

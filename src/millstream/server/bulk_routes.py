@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol
 from urllib.parse import quote
 
 import zstandard
 
-from ..model.errors import NotAcceptable
 from ..node.bulk import Bounds, HotRange, Plan, SegmentRange
 from ..node.leases import Lease
 from ..protocol.http import headers as h
@@ -30,6 +29,7 @@ from ..protocol.http.extension.bulk import (
 from ..protocol.http.extension.positions import Place
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE, SANDBOX
+from ..storage.archive.arrow_stream import END, Piece, batch_pieces, single_pieces, stream_start
 from ..storage.archive.rows import Row, Rows, Selection, selected
 from .http_connection import HttpConnection
 from .stream_routes import StreamRoutes, wanted_encoding
@@ -39,17 +39,18 @@ _JSON = b"Content-Type: application/json\r\n"
 
 
 class RowWriter(Protocol):
-    """Rows as the bytes of one format."""
+    """Rows as the bytes of one format, in pieces that are sent as they are."""
 
+    content_type: str
     start: bytes
     end: bytes
 
-    def batch(self, rows: Rows, selection: Selection) -> bytes: ...
-    def single(self, rows: list[Row]) -> bytes: ...
+    def batch(self, rows: Rows, selection: Selection) -> list[Piece]: ...
+    def single(self, rows: list[Row]) -> list[Piece]: ...
 
 
 class Packer(Protocol):
-    def compress(self, data: bytes, /) -> bytes: ...
+    def compress(self, data: Piece, /) -> bytes: ...
     def flush(self) -> bytes: ...
 
 
@@ -70,24 +71,14 @@ class BulkRoutes:
         self._in_background(conn, self._messages(conn, bucket, query, writer, encoding))
 
     def _writer(self, kind: str, bucket: str) -> RowWriter:
-        incarnation = self._node.machine.incarnation
-        if kind == NDJSON:
-            return _NdjsonRows(bucket, incarnation)
-        try:
-            from .arrow_rows import ArrowRows  # pyarrow is an extra, and takes a moment to load
-        except ImportError:
-            raise NotAcceptable(
-                f"This server has no pyarrow and cannot write Arrow. Install millstream[arrow], or ask for {NDJSON}.",
-                code="arrow_missing",
-            ) from None
-        return ArrowRows(bucket, incarnation)
+        return (_NdjsonRows if kind == NDJSON else _ArrowRows)(bucket, self._node.machine.incarnation)
 
     async def _messages(
         self, conn: HttpConnection, bucket: str, query: BulkQuery, writer: RowWriter, encoding: bytes | None
     ) -> None:
         after, until = await self._range(bucket, query)
         plan = await self._bulk.plan(bucket, query.prefix, after, until)
-        lines = b"Content-Type: %b\r\n" % (NDJSON if isinstance(writer, _NdjsonRows) else ARROW).encode()
+        lines = b"Content-Type: %b\r\n" % writer.content_type.encode()
         lines += b"Stream-Next-Position: %b\r\n" % self._node.feed.token(plan.until).encode()
         if plan.up_to_date:
             lines += b"Stream-Up-To-Date: true\r\n"
@@ -100,28 +91,29 @@ class BulkRoutes:
         finally:
             self._bulk.leases.drop(plan.lease)
 
-    async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncIterator[bytes]:
+    async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncIterator[Piece]:
         """The rows of a plan, a portion at a time; the next one is made, in a thread, while this one is sent."""
         portions = self._portions(plan, writer)
         loop = asyncio.get_running_loop()
         renewed_ms = self._node.clock.now_ms()
         making = _made_ahead(loop, portions)
-        while (piece := await making) is not None:
+        while (pieces := await making) is not None:
             making = _made_ahead(loop, portions)
-            yield piece
+            for piece in pieces:
+                yield piece
             now_ms = self._node.clock.now_ms()
             if now_ms - renewed_ms > self._lease_ms // 3:
                 self._bulk.leases.keep(plan.lease)
                 renewed_ms = now_ms
 
-    def _portions(self, plan: Plan, writer: RowWriter) -> Iterator[bytes]:
-        yield writer.start
+    def _portions(self, plan: Plan, writer: RowWriter) -> Iterator[list[Piece]]:
+        yield [writer.start]
         if plan.rows:
             yield writer.single(plan.rows)
         for range_ in plan.ranges:
             for rows, selection in self._bulk.rows(plan, range_):
                 yield writer.batch(rows, selection)
-        yield writer.end
+        yield [writer.end]
 
     async def _range(self, bucket: str, query: BulkQuery) -> tuple[int, int]:
         now = self._node.feed.now  # first of all: what is committed while we look is not part of it
@@ -196,6 +188,7 @@ def _lease_body(bucket: str, lease: Lease) -> LeaseBody:
 
 
 class _NdjsonRows:
+    content_type = NDJSON
     start = b""
     end = b""
 
@@ -203,20 +196,36 @@ class _NdjsonRows:
         self._bucket = bucket
         self._incarnation = incarnation
 
-    def batch(self, rows: Rows, selection: Selection) -> bytes:
-        return ndjson(row_body(self._bucket, self._incarnation, row) for row in selected(rows, selection))
+    def batch(self, rows: Rows, selection: Selection) -> list[Piece]:
+        return self.single(selected(rows, selection))
 
-    def single(self, rows: list[Row]) -> bytes:
-        return ndjson(row_body(self._bucket, self._incarnation, row) for row in rows)
+    def single(self, rows: Iterable[Row]) -> list[Piece]:
+        return [ndjson(row_body(self._bucket, self._incarnation, row) for row in rows)]
 
 
-def _made_ahead(loop: asyncio.AbstractEventLoop, portions: Iterator[bytes]) -> asyncio.Future[bytes | None]:
+class _ArrowRows:
+    content_type = ARROW
+    start = stream_start()
+    end = END
+
+    def __init__(self, bucket: str, incarnation: int) -> None:
+        self._bucket = bucket
+        self._incarnation = incarnation
+
+    def batch(self, rows: Rows, selection: Selection) -> list[Piece]:
+        return batch_pieces(rows, selection, self._incarnation)
+
+    def single(self, rows: list[Row]) -> list[Piece]:
+        return single_pieces(self._bucket, rows, self._incarnation)
+
+
+def _made_ahead(loop: asyncio.AbstractEventLoop, portions: Iterator[list[Piece]]) -> asyncio.Future[list[Piece] | None]:
     making = loop.run_in_executor(None, next, portions, None)
     making.add_done_callback(lambda made: made.cancelled() or made.exception())  # the reader may have left meanwhile
     return making
 
 
-async def _compressed(pieces: AsyncIterator[bytes], encoding: bytes) -> AsyncIterator[bytes]:
+async def _compressed(pieces: AsyncIterator[Piece], encoding: bytes) -> AsyncIterator[Piece]:
     """In one frame over all pieces."""
     packer = _packer(encoding)
     async for piece in pieces:

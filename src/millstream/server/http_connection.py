@@ -43,8 +43,11 @@ class HttpConnection(RequestReceiver):
         for sink in (self._sink, self.request and self.request.sink, *(waiting.sink for waiting in self._queue)):
             if sink is not None:
                 sink.abort()
-        self._sink = None
+        self._sink = self.request = None
         self._queue.clear()
+        # The parser and we hold each other: without this we, and the request we hold, would wait for a collection.
+        del self._parser
+        self._begin()
         live, self.live = self.live, None
         if live is not None:
             live.cancel()
@@ -132,12 +135,12 @@ class HttpConnection(RequestReceiver):
     def is_chunked(self) -> bool:
         return self.request is not None and self.request.version == "1.1"
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """More of a streamed response; already framed if it must be."""
         if self._transport is not None:
             self._transport.write(data)
 
-    def send_pieces(self, pieces: Sequence[bytes]) -> None:
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
         if self._transport is not None:
             self._transport.writelines(pieces)
 

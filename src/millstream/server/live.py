@@ -57,6 +57,9 @@ class LongPoll:
             self._time_up()
 
     def _time_up(self) -> None:
+        if self._stream.tail > self._start or self._stream.deleted:
+            self.stream_changed()  # we are in line to be told: "nothing new at the tail" would skip what is there
+            return
         self._leave()
         send_nothing_new(self._routes, self._conn, self._stream, self._query)
 

@@ -117,7 +117,7 @@ class S3pConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.deadline = 0.0
+        self.deadline = self._listener.now + _LINGER_S if self._lingering else 0.0
         self._work()
 
     def eof_received(self) -> bool:
@@ -169,22 +169,24 @@ class S3pConnection(asyncio.Protocol):
         return self._owed < _OWED_MAX and self._owed_bytes < _OWED_BYTES_MAX
 
     def _begin(self, command: S3pCommand) -> None:
-        self._name = command.name
         handlers = self._listener.handlers
         assert handlers is not None
         kind = type(command)
+        is_small = kind is AppendRecords and len(command.body.payload) <= handlers.part_bytes  # type: ignore[union-attr]
+        if self._owed and not (is_small or kind is CreateStream or kind is DeleteStream):
+            self._held = command
+            return
+        self._name = command.name
         self._listener.commands[kind] += 1
-        if kind is AppendRecords and len(command.body.payload) <= handlers.part_bytes:  # type: ignore[union-attr]
+        if is_small:
             self._owed_bytes += len(command.body.payload)  # type: ignore[union-attr]
             handlers.append(self, command)  # type: ignore[arg-type]
+        elif kind is ReadRecords:
+            handlers.read(self, command)  # type: ignore[arg-type]
         elif kind is CreateStream:
             handlers.create(self, command)  # type: ignore[arg-type]
         elif kind is DeleteStream:
             handlers.delete(self, command)  # type: ignore[arg-type]
-        elif self._owed:
-            self._held = command
-        elif kind is ReadRecords:
-            handlers.read(self, command)  # type: ignore[arg-type]
         elif kind is TrimStream:
             handlers.trim(self, command)  # type: ignore[arg-type]
         else:

@@ -25,7 +25,7 @@ from .setting_kinds import setting as _key
 from .setting_kinds import size as _size
 
 # Variables of the other commands, which a shell may carry when it starts a server.
-NOT_SETTINGS: Final = frozenset({"MILLSTREAM_URL", "MILLSTREAM_TOKEN"})
+NOT_SETTINGS: Final = frozenset({"MILLSTREAM_URL", "MILLSTREAM_TOKEN", "MILLSTREAM_S3P_SERVER"})
 
 # Tables of later versions: a file written for those must not half work here.
 TABLES_NOT_BUILT: Final = ("cold", "cluster")

@@ -22,7 +22,11 @@ class StreamedAnswer:
     """
 
     def __init__(
-        self, conn: HttpConnection, lines: bytes, pieces: AsyncIterator[bytes], size: int | None = None
+        self,
+        conn: HttpConnection,
+        lines: bytes,
+        pieces: AsyncIterator[bytes] | AsyncIterator[bytes | memoryview],
+        size: int | None = None,
     ) -> None:
         self._conn = conn
         self._lines = lines
@@ -46,7 +50,7 @@ class StreamedAnswer:
                 await close()
         self._conn.end_stream(sized=self._size is not None or request.method == b"HEAD")
 
-    async def _send_rest(self, first: bytes) -> bool:
+    async def _send_rest(self, first: bytes | memoryview) -> bool:
         """Whether everything was sent."""
         self._conn.live = self
         self._task = asyncio.current_task()
@@ -74,7 +78,7 @@ class StreamedAnswer:
             raise
         return True
 
-    def _send_piece(self, piece: bytes) -> int:
+    def _send_piece(self, piece: bytes | memoryview) -> int:
         if piece:
             if self._size is None and self._conn.is_chunked():
                 self._conn.send_pieces((b"%x\r\n" % len(piece), piece, b"\r\n"))

@@ -15,6 +15,7 @@ from typing import Literal
 
 from ..model.errors import MillstreamError
 from ..model.facts import Appended, size_of
+from .archive.object import archive_name, read_chunk
 from .catalog import CatalogReader, CatalogWriter
 from .data_dir import DataDir, check_stamp, lock_directory
 from .files import Files
@@ -58,6 +59,7 @@ def examine(data_dir: Path) -> Report:
         findings += _examine_journal(place, Files())
         findings += _examine_catalog(place)
         findings += _examine_segments(place)
+        findings += _examine_archive(place)
         findings += _examine_transactions(place, Files())
     except (MillstreamError, sqlite3.DatabaseError, OSError) as error:
         findings.append(Finding("error", str(error), "Restore the directory from a backup."))
@@ -179,6 +181,25 @@ def _examine_segments(place: DataDir) -> list[Finding]:
                 Finding("error", f"{present[segment]}: {error.message}", "Restore the segment from a backup.")
             )
     return [Finding("ok", f"{blocks} blocks in {len(known & present.keys())} segments read well"), *findings]
+
+
+def _examine_archive(place: DataDir) -> list[Finding]:
+    """Every chunk of the archive against its checksum. Damage costs feeds, not streams: those are in segments."""
+    store = LocalObjects(place.objects, Files())
+    catalog = CatalogReader(place.catalog)
+    chunks = catalog.archives.all_chunks()
+    catalog.close()
+    damaged: dict[int, str] = {}
+    for chunk in chunks:
+        try:
+            read_chunk(store, chunk.archive, chunk.at, chunk.size).whole_facts()
+        except (MillstreamError, OSError) as error:
+            damaged[chunk.archive] = str(error)
+    advice = "Restore it from a backup, or let it age: feeds and bulk reads of its time fail until then."
+    return [
+        Finding("ok", f"{len(chunks)} chunks of the archive were read"),
+        *(Finding("warning", f"{archive_name(number)}: {error}", advice) for number, error in sorted(damaged.items())),
+    ]
 
 
 def _examine_transactions(place: DataDir, files: Files) -> list[Finding]:

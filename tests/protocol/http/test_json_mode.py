@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.model.commands import EMPTY_BODY
-from millstream.protocol.http.json_mode import join_messages, split_body
+from millstream.protocol.http.json_mode import MESSAGES_MAX, join_messages, split_body
 
 spaces = st.text(" \t\r\n", max_size=3).map(str.encode)
 values = st.recursive(
@@ -229,3 +229,26 @@ def test_a_read_is_an_array():
 def test_what_is_read_is_what_was_sent(sent):
     stored = messages(json.dumps(sent).encode())
     assert json.loads(b"".join(join_messages(stored))) == sent
+
+
+# --- how much one append may hold
+
+
+@pytest.mark.parametrize("message", [b"1", b"[]", b'"\\ud83d"', b'{"a":[1,2,3]}'])
+def test_so_many_messages_are_taken_and_one_more_is_not(message):
+    taken = split_body(b"[" + b",".join([message] * MESSAGES_MAX) + b"]")
+    assert taken.fault is None
+    assert taken.lengths == [len(message)] * MESSAGES_MAX
+    refused = split_body(b"[" + b",".join([message] * (MESSAGES_MAX + 1)) + b"]")
+    assert refused.fault.code == "too_many_messages"
+    assert "several appends" in refused.fault.message
+
+
+def test_what_is_inside_of_messages_does_not_count():
+    body = b"[[" + b"1," * (2 * MESSAGES_MAX) + b'1],{"a":"' + b"," * MESSAGES_MAX + b'"}]'
+    assert len(split_body(body).lengths) == 2
+
+
+def test_a_large_array_that_is_broken_is_called_broken():
+    body = b"[" + b"1," * 100 + b'["' + b"," * MESSAGES_MAX + b"]"
+    assert split_body(body).fault.code == "invalid_json"

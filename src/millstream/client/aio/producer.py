@@ -110,6 +110,7 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
     async def _stop(self) -> None:
         self._stopping = True
         self._rules.end()
+        self._room.set()
         tasks = [task for task in (self._pump, *self._sending) if task is not None]
         for task in tasks:
             task.cancel()

@@ -95,6 +95,9 @@ class Producer(AbstractContextManager["Producer"]):
             if failure is not None:
                 raise failure
             return
+        if not isinstance(error, Exception):
+            self._stop()  # Ctrl-C: whoever presses that wants no more waiting
+            return
         try:
             self.close()
         except ClientError as late:
@@ -109,12 +112,15 @@ class Producer(AbstractContextManager["Producer"]):
             worker.start()
 
     def _stop(self) -> None:
+        """Workers that wait end at once. One that is inside a request is left alone: its answer matters to nobody."""
         with self._changed:
             self._stopping = True
             self._rules.end()
             self._changed.notify_all()
-        for worker in self._workers:
-            worker.join()
+            busy = self._rules.in_flight > 0
+        if not busy:
+            for worker in self._workers:
+                worker.join()
 
     def _work(self) -> None:
         while (job := self._next_job()) is not None:

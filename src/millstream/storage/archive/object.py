@@ -24,7 +24,7 @@ from .chunk import ArchivedFact, Chunk, ChunkStream, encode_chunk
 FOLDER = "journal"
 VERSION = 1
 CHUNK_BYTES = 512 << 10  # of payload
-_CHUNK_FACTS = 8192  # facts without payload take space too
+_CHUNK_FACTS = 2048  # a page of a feed decodes a whole chunk
 _FACT_BYTES = 64  # what a fact counts for besides its payload
 _MAGIC = b"MILLARCH"
 _HEAD = struct.Struct("<8sH6x")

@@ -71,6 +71,9 @@ class ArchiveShelf:
         )
         return [ArchivedChunk(*row) for row in rows]
 
+    def all_chunks(self) -> list[ArchivedChunk]:
+        return [ArchivedChunk(*row) for row in self._execute(f"{_CHUNKS} ORDER BY archive, at")]
+
     def chunk_since(self, bucket: str, since_ms: int) -> ArchivedChunk | None:
         """The bucket's first chunk with a change committed at or after a time."""
         row = self._execute(

@@ -34,7 +34,9 @@ class CatalogWriter:
         self._connection = connect(path, read_only=False)
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
-            raise UnknownFormat(f"The catalog has format {version}; this version reads format {VERSION}.")
+            raise UnknownFormat(
+                f"The catalog has format {version}; this version reads format {VERSION}. Use the version that wrote it."
+            )
         if version == 0:
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         self._connection.execute("PRAGMA journal_mode = WAL")

@@ -47,7 +47,9 @@ class FileHeader(NamedTuple):
             raise CorruptData("This is not a journal file: its first bytes are wrong.")
         _, version, shard, crc, incarnation, salt, first_sequence, created_ms = _HEADER.unpack_from(data)
         if version != VERSION:
-            raise UnknownFormat(f"The journal has format {version}; this version reads format {VERSION}.")
+            raise UnknownFormat(
+                f"The journal has format {version}; this version reads format {VERSION}. Use the version that wrote it."
+            )
         header = cls(shard, incarnation, salt, first_sequence, created_ms)
         if crc != crc32(struct.pack("<HHQQQQ", version, *header)):
             raise CorruptData("A journal file's header does not match its checksum.")

@@ -103,7 +103,9 @@ def read_index(store: ObjectStore, name: str) -> list[Extent]:
         raise CorruptData(f"{name} is too short to be a segment.")
     magic, version = _HEAD.unpack(store.get_range(name, 0, _HEAD.size))
     if magic == _MAGIC and version != VERSION:
-        raise UnknownFormat(f"{name} has format {version}; this version reads format {VERSION}.")
+        raise UnknownFormat(
+            f"{name} has format {version}; this version reads format {VERSION}. Use the version that wrote it."
+        )
     at, length, crc, end = _TRAILER.unpack(store.get_range(name, size - _TRAILER.size, _TRAILER.size))
     if magic != _MAGIC or end != _MAGIC or at + length + _TRAILER.size != size:
         raise CorruptData(f"{name} is not a complete segment.")

@@ -12,7 +12,7 @@ from ...model.commands import Addition, Slice
 from ...model.errors import CorruptData, Reason, TransactionRefused
 from ...model.facts import Stored
 from ..checksum import crc32
-from ..ports import ObjectStore
+from ..objects import LocalObjects
 from .indexed import HEAD_BYTES, Indexed, indexed_object
 from .objects import MAGIC, object_name
 from .parts import Group, lengths_of, orders_of, part_name, read_groups, read_head, read_payload
@@ -37,7 +37,7 @@ class _Source(msgspec.Struct, frozen=True):
     group: Group
 
 
-def merge_parts(store: ObjectStore, number: int, parts: Sequence[int]) -> Merged:
+def merge_parts(store: LocalObjects, number: int, parts: Sequence[int]) -> Merged:
     """Write the object; raises `TransactionRefused` when the parts do not go together."""
     sources = _by_stream(store, parts)
     builder = _Builder(number)
@@ -46,11 +46,14 @@ def merge_parts(store: ObjectStore, number: int, parts: Sequence[int]) -> Merged
         for stream in sorted(sources):
             yield from builder.add(stream, _ordered(store, sources[stream]), _fault(sources[stream]))
 
-    store.put(object_name(number), indexed_object(MAGIC, payload(), builder.finish))
+    try:
+        store.put(object_name(number), indexed_object(MAGIC, payload(), builder.finish))
+    finally:
+        store.close()  # the parts: they are deleted soon, and then their space should be free
     return builder.merged
 
 
-def _by_stream(store: ObjectStore, parts: Sequence[int]) -> dict[str, list[_Source]]:
+def _by_stream(store: LocalObjects, parts: Sequence[int]) -> dict[str, list[_Source]]:
     sources: dict[str, list[_Source]] = {}
     kinds: dict[str, str] = {}
     for number in parts:
@@ -76,7 +79,7 @@ def _fault(sources: Sequence[_Source]) -> str | None:
 _Piece = tuple[bytes, Sequence[int]]
 
 
-def _ordered(store: ObjectStore, sources: list[_Source]) -> Iterator[_Piece]:
+def _ordered(store: LocalObjects, sources: list[_Source]) -> Iterator[_Piece]:
     """The messages of one stream. Groups are sorted in themselves; they come in the order of part and row."""
     if sources[0].group.orders is None or len(sources) == 1:
         for source in sources:
@@ -91,7 +94,7 @@ def _ordered(store: ObjectStore, sources: list[_Source]) -> Iterator[_Piece]:
     yield from _gathered(_by_windows(store, sources, orders) if large else _in_memory(store, sources, orders))
 
 
-def _in_memory(store: ObjectStore, sources: list[_Source], orders: Sequence[Sequence[int | str]]) -> Iterator[bytes]:
+def _in_memory(store: LocalObjects, sources: list[_Source], orders: Sequence[Sequence[int | str]]) -> Iterator[bytes]:
     messages: list[bytes] = []
     for source in sources:
         payload = read_payload(store, source.part, source.group)
@@ -104,7 +107,7 @@ def _in_memory(store: ObjectStore, sources: list[_Source], orders: Sequence[Sequ
     return map(messages.__getitem__, ranks)
 
 
-def _by_windows(store: ObjectStore, sources: list[_Source], orders: Sequence[Sequence[int | str]]) -> Iterator[bytes]:
+def _by_windows(store: LocalObjects, sources: list[_Source], orders: Sequence[Sequence[int | str]]) -> Iterator[bytes]:
     """The same for much data: of each group only a window is in memory."""
     streams = (
         zip(keys, repeat(place), count(), _messages(store, source), strict=False)
@@ -113,14 +116,14 @@ def _by_windows(store: ObjectStore, sources: list[_Source], orders: Sequence[Seq
     return (message for *_, message in heapq.merge(*streams))
 
 
-def _messages(store: ObjectStore, source: _Source) -> Iterator[bytes]:
+def _messages(store: LocalObjects, source: _Source) -> Iterator[bytes]:
     """A group's messages, window by window; the checksum is known with the last."""
     group = source.group
     at, crc, window = group.at, 0, b""
     for length in lengths_of(group):
         if len(window) < length:
             wanted = min(max(length, _WINDOW_BYTES), group.at + group.size - at)
-            data = store.get_range(part_name(source.part), at, wanted)
+            data = store.get_range_open(part_name(source.part), at, wanted)
             crc = crc32(data, crc)
             at += wanted
             window += data

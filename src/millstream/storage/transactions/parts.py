@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ...model.errors import CorruptData
 from ..checksum import crc32
+from ..objects import LocalObjects
 from ..ports import ObjectStore
 from .indexed import HEAD_BYTES, Indexed, Meta, indexed_object, read_chunks, read_meta
 
@@ -108,8 +109,8 @@ def read_groups(store: ObjectStore, number: int, meta: Meta) -> Iterator[Group]:
         yield from _groups.decode(chunk)
 
 
-def read_payload(store: ObjectStore, number: int, group: Group) -> bytes:
-    payload = store.get_range(part_name(number), group.at, group.size)
+def read_payload(store: LocalObjects, number: int, group: Group) -> bytes:
+    payload = store.get_range_open(part_name(number), group.at, group.size)
     if crc32(payload) != group.crc:
         raise CorruptData(f"Messages in {part_name(number)} do not match their checksum.")
     return payload

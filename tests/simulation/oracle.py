@@ -1,0 +1,177 @@
+"""What clients of a simulated node were told and shown, and whether the node still says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import count
+
+from millstream.engine.state import Stream
+
+from .loop import START_S
+from .node import SimulatedNode, content
+
+CLOCK_STEP_S = 0.7  # what the wall clock may step back, and forth again
+
+_MESSAGE = re.compile(rb'"?<(\d+)\.x*>"?')
+
+
+@dataclass(slots=True)
+class Told:
+    """What is known about one stream, that is about one number."""
+
+    key: str
+    ttl_s: int | None = None
+    renewed_s: float = 0.0
+    acknowledged: dict[int, bytes] = field(default_factory=dict)  # by their offset
+    seen: bytes = b""  # from the beginning on, the most that anybody was shown
+    closed: bool = False
+    deleted: bool = False
+    may_be_gone: bool = False  # somebody asked for it to be deleted
+    may_be_closed: bool = False
+    trimmed: int = 0  # what lies before this is not kept, as somebody was told
+    may_be_trimmed: int = 0  # the most that anybody asked for
+    snapshot: tuple[int, bytes] | None = None  # the newest that somebody was told of: offset and bytes
+    snapshots: dict[int, set[bytes]] = field(default_factory=dict)  # all that were asked for, by offset
+
+    def must_be_there(self, now_s: float) -> bool:
+        is_over = self.ttl_s is not None and now_s >= self.renewed_s + self.ttl_s - CLOCK_STEP_S - 0.002
+        return not (self.deleted or self.may_be_gone or is_over)
+
+
+class Oracle:
+    def __init__(self) -> None:
+        self.streams: dict[int, Told] = {}
+        self.batches: dict[int, list[int]] = {}  # messages that stand or fall together, by the first
+        self.messages: dict[int, bytes] = {}
+        self._numbers = count(1)
+        self.acknowledgements = 0
+        self.deleted_below: dict[str, int] = {}  # streams with smaller numbers may have been deleted
+        self.closed_below: dict[str, int] = {}
+
+    # -- what clients note -------------------------------------------------------------------------------
+
+    def mint(self, fillers: list[int], json: bool) -> list[bytes]:
+        """New messages that stand or fall together."""
+        numbers = [next(self._numbers) for _ in fillers]
+        self.batches[numbers[0]] = numbers
+        made = [b"<%d.%b>" % (number, b"x" * filler) for number, filler in zip(numbers, fillers, strict=True)]
+        messages = [b'"%b"' % message for message in made] if json else made
+        self.messages.update(zip(numbers, messages, strict=True))
+        return messages
+
+    def stream(self, number: int, key: str) -> Told:
+        """The account of a stream somebody was told about."""
+        told = self.streams.get(number)
+        if told is None:
+            told = self.streams[number] = Told(key)
+            told.may_be_gone = number < self.deleted_below.get(key, 0)
+            told.may_be_closed = number < self.closed_below.get(key, 0)
+        assert told.key == key, f"stream {number} was {told.key}, now it is {key}"
+        return told
+
+    def found(self, stream: Stream) -> Told:
+        """The account of a stream that somebody sees."""
+        if stream.number not in self.streams and stream.lease is not None:
+            lease = stream.lease
+            told = self.stream(stream.number, stream.key)
+            told.ttl_s, told.renewed_s = lease.ttl_s, lease.renewed_ms / 1000 - START_S
+        return self.stream(stream.number, stream.key)
+
+    def acknowledge(self, told: Told, end: int, payload: bytes) -> None:
+        start = end - len(payload)
+        assert start >= 0, f"{told.key}: an append of {len(payload)} bytes ends at {end}"
+        assert told.acknowledged.get(start) in (None, payload), f"{told.key}: offset {start} was given out twice"
+        told.acknowledged[start] = payload
+        self.acknowledgements += 1
+
+    def show(self, told: Told, start: int, data: bytes) -> None:
+        """A reader was shown these bytes. What was shown once is shown to everybody from then on, unless trimmed."""
+        if start <= told.may_be_trimmed:
+            told.seen = told.seen.ljust(start, b"?")
+        assert start <= len(told.seen), f"{told.key}: a reader skipped from {len(told.seen)} to {start}"
+        old = told.seen[start : start + len(data)]
+        assert data.startswith(old), f"{told.key}: {old!r} at {start} became {data!r}"
+        told.seen += data[len(old) :]
+
+    def may_be_gone(self, key: str, next_number: int) -> None:
+        self.deleted_below[key] = next_number
+        for told in self.streams.values():
+            told.may_be_gone = told.may_be_gone or told.key == key
+
+    def may_be_closed(self, key: str, next_number: int) -> None:
+        self.closed_below[key] = next_number
+        for told in self.streams.values():
+            told.may_be_closed = told.may_be_closed or told.key == key
+
+    # -- what must be so ---------------------------------------------------------------------------------
+
+    def check(self, node: SimulatedNode, now_s: float) -> None:
+        """Compare everything with a node that has nothing in flight."""
+        alive = {stream.number: stream for key in self._keys() if (stream := node.visible(key)) is not None}
+        for number, told in self.streams.items():
+            stream = alive.pop(number, None)
+            if stream is None:
+                assert not told.must_be_there(now_s), f"{told.key} ({number}) is gone"
+                # For good, as its number is never used again. But a restart may move a deadline to later.
+                told.deleted = told.deleted or told.ttl_s is None
+            else:
+                assert not told.deleted, f"{told.key} ({number}) is back"
+                self.check_stream(told, stream)
+        for stream in alive.values():  # of a create that was never answered
+            self.check_stream(self.found(stream), stream)
+
+    def check_stream(self, told: Told, stream: Stream) -> None:
+        stored = content(stream, stream.earliest)
+        assert stream.earliest + len(stored) == stream.tail, f"{told.key}: {len(stored)} bytes before {stream.tail}"
+        self._check_kept(told, stream)
+        self.show(told, stream.earliest, stored)
+        assert len(told.seen) == stream.tail, f"{told.key}: {told.seen!r} was shown, now there is {stored!r}"
+        for start, payload in told.acknowledged.items():
+            if start >= stream.earliest:
+                found = told.seen[start : start + len(payload)]
+                assert found == payload, f"{told.key}: {payload!r} was acknowledged at {start}, there is {found!r}"
+        assert stream.closed or not told.closed, f"{told.key} is open again"
+        assert told.closed or told.may_be_closed or not stream.closed, f"{told.key} closed itself"
+        told.closed = stream.closed
+        self._check_messages(told, stored)
+
+    def _check_kept(self, told: Told, stream: Stream) -> None:
+        """The earliest kept offset and the snapshot are those that somebody asked for, and no older than promised."""
+        kept = f"{told.key} is kept from {stream.earliest} on"
+        assert told.trimmed <= stream.earliest <= told.may_be_trimmed, f"{kept}, told {told.trimmed}"
+        told.trimmed = stream.earliest
+        if stream.snapshot is None:
+            assert told.snapshot is None, f"{told.key}: the snapshot at {told.snapshot} is gone"
+            return
+        offset, held = stream.snapshot.offset, stream.snapshot_hot
+        assert held is not None, f"{told.key}: the bytes of the snapshot at {offset} are gone"
+        assert held[1] in told.snapshots.get(offset, ()), f"{told.key}: nobody published {held[1]!r} at {offset}"
+        if told.snapshot is not None:
+            is_newer = offset > told.snapshot[0] or (offset, held[1]) == told.snapshot
+            assert is_newer, f"{told.key}: {told.snapshot} was published, there is {held[1]!r} at {offset}"
+        told.snapshot = (offset, held[1])
+
+    def _check_messages(self, told: Told, stored: bytes) -> None:
+        found = [(int(match[1]), match[0]) for match in _MESSAGE.finditer(stored)]
+        assert b"".join(message for _, message in found) == stored, f"{told.key} holds half a message: {stored!r}"
+        expected: list[int] = []
+        for number, message in found:
+            assert self.messages.get(number) == message, f"{told.key}: nobody sent {message!r}"
+            if not expected:
+                assert number in self.batches, f"{told.key}: half a batch, from {number} on"
+                expected = list(self.batches[number])
+            assert number == expected.pop(0), f"{told.key}: half a batch before {number}"
+        assert not expected, f"{told.key}: half a batch, without {expected}"
+        numbers = [number for number, _ in found]
+        assert len(set(numbers)) == len(numbers), f"{told.key}: a message is there twice: {numbers}"
+
+    def _keys(self) -> set[str]:
+        return set(KEYS)
+
+
+JSON = "application/json"
+TEXT = "text/plain"
+FOLDED = "box/folded"  # has snapshots, which trim it
+KEYS = {"box/plain": TEXT, FOLDED: TEXT, "box/json": JSON, "other/moody": TEXT, "box/produced": TEXT}
+PRODUCED = "box/produced"  # never deleted nor closed: every word of its producers' answers is known beforehand

@@ -1,0 +1,147 @@
+"""Ten thousand short lives of a node on a simulated clock and disk, each given by its seed.
+
+What runs is the shipped engine, journal, writer and followers. A failure names its seed; the same seed brings back the
+same run to the last bit:
+
+    MILLSTREAM_SIMULATION_SEED=4711 make test ARGS="-k test_one_seed"
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections import Counter
+from unittest.mock import patch
+
+import pytest
+
+from millstream.engine.state import Stream
+from millstream.model.errors import MillstreamError
+from millstream.node.followers import Followers
+from millstream.node.writer import Answer, Batch, Done, Writer
+
+from .disk import NeverSyncs, NeverSyncsNames, SimulatedDisk, TrustsWhatItFinds
+from .loop import SLICE
+from .run import Run
+
+RUNS = 10_000
+CHUNK = 1_000
+PLANTED_RUNS = 2_000
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Simulated disks fail all the time; the log would be long."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def play(seed: int, disk_kind: type[SimulatedDisk] = SimulatedDisk) -> Run:
+    run = Run(seed, disk_kind)
+    try:
+        return run.play()
+    except BaseException as error:
+        error.add_note(f"{run.story()}\nMILLSTREAM_SIMULATION_SEED={seed} make test ARGS='-k test_one_seed'")
+        raise
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
+def test_whatever_happens_every_word_is_kept(first: int) -> None:
+    acknowledged, endings = 0, Counter[str]()
+    for seed in range(first, first + CHUNK):
+        run = play(seed)
+        acknowledged += run.oracle.acknowledgements
+        endings.update(run.endings)
+    assert acknowledged > 5 * CHUNK, "the clients of these runs hardly got to do anything"
+    assert min(endings[kind] for kind in ("kill", "cut", "fault", "quiet")) > CHUNK / 10, endings
+
+
+def test_one_seed() -> None:
+    seed = int(os.environ.get("MILLSTREAM_SIMULATION_SEED") or 0)
+    print(play(seed).story())
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+def test_whatever_happens_every_word_is_kept_for_long(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = int(os.environ.get("MILLSTREAM_TORTURE_SIMULATIONS") or 100_000)
+    first = int(os.environ.get("MILLSTREAM_TORTURE_SEED") or secrets.randbelow(10**9))
+    with capsys.disabled():
+        print(f"\nMILLSTREAM_TORTURE_SEED={first} MILLSTREAM_TORTURE_SIMULATIONS={runs}", flush=True)
+    acknowledged = sum(play(seed).oracle.acknowledgements for seed in range(first, first + runs))
+    with capsys.disabled():
+        print(f"{runs} simulations, {acknowledged} acknowledgements, all kept")
+
+
+def test_a_run_is_its_seed() -> None:
+    """Down to the bytes on the disk, or a failure could not be brought back."""
+    for seed in range(20):
+        once, again = play(seed), play(seed)
+        assert once.story() == again.story()
+        names = once.disk.list_directory("journal")
+        assert names == again.disk.list_directory("journal")
+        assert [once.disk.read(name) for name in names] == [again.disk.read(name) for name in names]
+
+
+# --- planted bugs: a simulation that finds nothing shows nothing
+
+
+def assert_found(disk_kind: type[SimulatedDisk] = SimulatedDisk) -> None:
+    for seed in range(PLANTED_RUNS):
+        try:
+            Run(seed, disk_kind).play()
+        except (AssertionError, MillstreamError):
+            return
+    pytest.fail(f"{PLANTED_RUNS} runs did not find it")
+
+
+@pytest.mark.parametrize("disk_kind", [NeverSyncs, NeverSyncsNames, TrustsWhatItFinds])
+def test_a_missing_sync_is_found(disk_kind: type[SimulatedDisk]) -> None:
+    assert_found(disk_kind)
+
+
+def test_an_answer_before_the_sync_is_found() -> None:
+    queued = Writer._queued
+
+    def answer_at_once(writer: Writer, batch: Batch) -> None:
+        done, answer = batch.waiters.pop()
+        batch.waiters.append((lambda _: None, answer))
+        done(answer)
+        queued(writer, batch)
+
+    with patch.object(Writer, "_queued", answer_at_once):
+        assert_found()
+
+
+def test_a_duplicate_answered_before_what_it_repeats_is_durable_is_found() -> None:
+    def answer_at_once(writer: Writer, batch: Batch, done: Done, answer: Answer) -> None:
+        if not batch.changes:
+            writer._open = None
+        done(answer)
+
+    with patch.object(Writer, "_answer_undecided", answer_at_once):
+        assert_found()
+
+
+def test_a_lost_wake_up_is_found() -> None:
+    wake = Followers.wake
+
+    def wake_the_first_only(followers: Followers, streams: list[Stream]) -> None:
+        wake(followers, streams[:1])
+
+    with patch.object(Followers, "wake", wake_the_first_only):
+        assert_found()
+
+
+def test_followers_who_are_not_all_told_are_found() -> None:
+    def turn(followers: Followers) -> None:
+        told = [follower for stream in followers._woken for follower in stream.followers or ()][:SLICE]
+        followers._woken.clear()
+        followers._scheduled = False
+        for follower in told:
+            follower.stream_changed()
+
+    with patch.object(Followers, "_turn", turn):
+        assert_found()
