@@ -35,6 +35,7 @@ import reads
 import recovery
 import s3p
 import transactions
+import spark
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -46,6 +47,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
     "s3p": s3p.measure,
+    "spark": spark.measure,
     "extensions": extensions.measure,
     "client": client.measure,
     "feed": feed.measure,

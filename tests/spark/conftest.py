@@ -10,17 +10,26 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import httpx
 import pytest
-from tests.conftest import ServerProcess, StartServer
+from tests.conftest import ServerProcess
 
+ROOT = Path(__file__).parents[2]
 _names = count(1)
 
 # Data leaves memory at once, into the archive.
 ARCHIVING = {"checkpoint_age_s": 0.1}
 # The archive keeps nothing, so that everything is read from segments.
 SEGMENTS_ONLY = {"checkpoint_age_s": 0.1, "archive_age_s": 0}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for Spark, which takes a minute on a busy machine; a time-out would break its connection."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(600))
 
 
 class Bucket:
@@ -104,6 +113,8 @@ def spark(java, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Workers import what tests define.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     session = (
         SparkSession.builder.master("local[2, 4]")  # four attempts for each task, as on a cluster
         .appName("millstream tests")
@@ -122,15 +133,16 @@ def spark(java, tmp_path_factory: pytest.TempPathFactory):
     session.stop()
 
 
-class CountingProxy:
-    """Passes connections on to a server and counts what the server sends."""
+class Proxy:
+    """Passes connections on to a server, counts what the server sends, and loses answers when told to."""
 
     def __init__(self, port: int) -> None:
         self.sent = 0
+        self.answers_to_lose = 0  # of PUT and POST: the server has acted, the client does not learn of it
         self._port = port
+        self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -146,27 +158,44 @@ class CountingProxy:
             except OSError:
                 return
             server = socket.create_connection(("127.0.0.1", self._port))
-            threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+            writes = threading.Event()
+            threading.Thread(target=self._pass_requests, args=(client, server, writes), daemon=True).start()
+            threading.Thread(target=self._pass_answers, args=(server, client, writes), daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
-        with contextlib.suppress(OSError), source, target:
-            while data := source.recv(1 << 16):
-                self.sent += len(data) if counted else 0
-                target.sendall(data)
+    def _pass_requests(self, client: socket.socket, server: socket.socket, writes: threading.Event) -> None:
+        with contextlib.suppress(OSError), client, server:
+            while data := client.recv(1 << 16):
+                if data.startswith((b"PUT ", b"POST ")):
+                    writes.set()
+                elif data.startswith((b"GET ", b"DELETE ")):
+                    writes.clear()
+                server.sendall(data)
+
+    def _pass_answers(self, server: socket.socket, client: socket.socket, writes: threading.Event) -> None:
+        with contextlib.suppress(OSError), client, server:
+            while data := server.recv(1 << 16):
+                if writes.is_set() and self._loses():
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                self.sent += len(data)
+                client.sendall(data)
+
+    def _loses(self) -> bool:
+        with self._lock:
+            loses = self.answers_to_lose > 0
+            self.answers_to_lose -= loses
+            return loses
 
 
 @pytest.fixture
-def counting_proxy():
-    @contextlib.contextmanager
-    def start(port: int) -> Iterator[CountingProxy]:
-        proxy = CountingProxy(port)
-        try:
-            yield proxy
-        finally:
-            proxy.close()
+def proxy():
+    """`proxy(port)` stands in front of a server."""
+    started: list[Proxy] = []
 
-    return start
+    def start(port: int) -> Proxy:
+        started.append(Proxy(port))
+        return started[-1]
 
-
-__all__ = ["ARCHIVING", "SEGMENTS_ONLY", "Bucket", "StartServer"]
+    yield start
+    for one in started:
+        one.close()

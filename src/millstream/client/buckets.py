@@ -46,6 +46,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     tail_offset: int
     created_at_ms: int
     last_write_at_ms: int
+    earliest_offset: int = 0
     snapshot_offset: int | None = None
 
     @property

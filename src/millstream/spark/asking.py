@@ -27,6 +27,7 @@ from .plan import Committed, FeedPage, LastCommitted, Listing, Plan, StagedPart
 from .schema import ARROW_SCHEMA
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
+FENCED = "transaction_fenced"
 _TIMEOUT_S = 120.0
 _REASONS_SHOWN = 5
 _T = TypeVar("_T")
@@ -161,9 +162,16 @@ class Asker(AbstractContextManager["Asker"]):
 
     # -- writing -----------------------------------------------------------------------------------------
 
-    def stage(self, app: str, version: int, part: str, body: bytes) -> StagedPart:
+    def stage(self, app: str, version: int, part: str, body: bytes) -> StagedPart | None:
+        """Stage a part; None if a later version is committed already, so that this one never will be."""
         url = f"{self._transaction(app, version)}/{quote(part, safe='')}"
-        return _decoded(self._ask(Request("PUT", url, headers={CONTENT_TYPE: ARROW_STREAM}, body=body)), StagedPart)
+        try:
+            answer = self._ask(Request("PUT", url, headers={CONTENT_TYPE: ARROW_STREAM}, body=body))
+        except Conflict as error:
+            if error.code != FENCED:
+                raise
+            return None
+        return _decoded(answer, StagedPart)
 
     def commit(self, app: str, version: int, order: Mapping[str, object]) -> Committed:
         """Commit; `order` is the request's body. It is safe to repeat, so lost answers are."""

@@ -40,15 +40,14 @@ def partitions_of(
 
 def cut_plan(asker: Asker, plan: Plan, options: ReadOptions, snapshots: Iterable[SnapshotPiece] = ()) -> list[Share]:
     """Objects are read directly where this process can reach them; an executor that cannot asks the server."""
-    target = options.bytes_per_partition
-    if options.min_partitions > 1:
-        target = max(1, min(target, -(-plan.bytes // options.min_partitions)))
+    most = options.bytes_per_partition
+    target = max(1, min(most, -(-plan.bytes // options.min_partitions)))
     pieces: list[Piece] = list(snapshots)
     if options.tier == "http" or (options.tier == "auto" and open_store(plan.store) is None):
         pieces += _bulk_pieces(asker, plan, target)
-        return cut(pieces, (), bytes_per_partition=target, min_partitions=options.min_partitions)
+        return cut(pieces, (), bytes_per_partition=most, min_partitions=options.min_partitions)
     pieces += pieces_of(plan, options.selection.takes, _hot(asker, plan, target))
-    return cut(pieces, plan.rows, bytes_per_partition=target, min_partitions=options.min_partitions)
+    return cut(pieces, plan.rows, bytes_per_partition=most, min_partitions=options.min_partitions)
 
 
 def source_of(plan: Plan) -> Source:

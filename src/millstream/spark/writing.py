@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from ..client.errors import ClientError, Conflict
-from .asking import Asker, TransactionRefused
+from .asking import FENCED, Asker, TransactionRefused
 from .errors import BadColumns, BadOption
 from .options import WriteOptions
 
@@ -71,7 +71,10 @@ class RowStager:
         with Asker(self._options.server) as asker:
             for number, body in enumerate(self._bodies(batches)):
                 name = f"{prefix}-{number}"
-                staged.append((name, asker.stage(app, version, name, body).etag))
+                part = asker.stage(app, version, name, body)
+                if part is None or part.duplicate:
+                    break  # this version is over, and so is this task; the commit says which way
+                staged.append((name, part.etag))
         return StagedParts(app, version, context.partitionId(), tuple(staged))
 
     def _bodies(self, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
@@ -193,7 +196,7 @@ def commit_parts(
 
 
 def _explained(error: ClientError, app: str, version: int) -> ClientError:
-    if error.code == "transaction_fenced":
+    if error.code == FENCED:
         advice = (
             f"A later version of {app!r} than {version} is committed: another run of this query is ahead of this one, "
             "or its checkpoint was deleted while txnAppId stayed the same. Stop one, or choose another txnAppId."
