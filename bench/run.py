@@ -34,8 +34,8 @@ import pipeline
 import reads
 import recovery
 import s3p
-import transactions
 import spark
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
