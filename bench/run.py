@@ -30,11 +30,12 @@ import creation_and_memory
 import extensions
 import fanout
 import feed
+import pipeline
 import reads
 import recovery
 import s3p
-import transactions
 import spark
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table
@@ -51,6 +52,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "client": client.measure,
     "feed": feed.measure,
     "transactions": transactions.measure,
+    "pipeline": pipeline.measure,
 }
 
 
