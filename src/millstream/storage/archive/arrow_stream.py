@@ -122,7 +122,7 @@ class _Body:
     def constant(self, value: bytes) -> None:
         """The same text, which is not empty, in every row."""
         self._node(None)
-        self._buffer(array("i", range(0, len(value) * self._count + 1, len(value))).tobytes())
+        self._even_offsets(len(value))
         self._buffer(value * self._count)
 
     def strings(self, values: Sequence[bytes], valid: Sequence[bool] | None = None) -> None:
@@ -141,18 +141,25 @@ class _Body:
         prefix = f"{incarnation:016x}."
         digits = list(map(str, sequences))
         self._node(None)
-        self._offsets([len(prefix) + width for width in map(len, digits)])
+        if digits and len(str(min(sequences))) == len(str(max(sequences))):
+            self._even_offsets(len(prefix) + len(digits[0]))
+        else:
+            self._offsets([len(prefix) + width for width in map(len, digits)])
         self._buffer((prefix + prefix.join(digits)).encode() if digits else b"")
 
     def ids(self, ids_ms: Sequence[int], id_seqs: Sequence[int], kinds: Sequence[int] | None) -> None:
         """Of messages; snapshots have none."""
-        texts = [f"{ms}-{seq}" for ms, seq in zip(ids_ms, id_seqs, strict=True)]
+        prefixes = {ms: f"{ms}-" for ms in set(ids_ms)}  # messages of one commit share it
+        texts = [prefixes[ms] + seq for ms, seq in zip(ids_ms, map(str, id_seqs), strict=True)]
         valid = None
         if kinds is not None:
             valid = [kind == MESSAGE for kind in kinds]
             texts = [text if is_valid else "" for text, is_valid in zip(texts, valid, strict=True)]
         self._node(valid)
-        self._offsets(map(len, texts))
+        if kinds is None and texts and max(id_seqs) < 10 and len(set(map(len, prefixes.values()))) == 1:
+            self._even_offsets(len(texts[0]))
+        else:
+            self._offsets(map(len, texts))
         self._buffer("".join(texts).encode())
 
     def finished(self, lengths: Sequence[int], payload: memoryview, valid: Sequence[bool] | None) -> list[Piece]:
@@ -176,6 +183,9 @@ class _Body:
         nulls = 0 if valid is None else valid.count(False)
         self._nodes += (self._count, nulls)
         self._buffer(_bitmap(valid) if valid is not None and nulls else b"")
+
+    def _even_offsets(self, width: int) -> None:
+        self._buffer(array("i", range(0, width * self._count + 1, width)).tobytes())
 
     def _offsets(self, lengths: Iterable[int]) -> None:
         self._buffer(array("i", accumulate(lengths, initial=0)).tobytes())
