@@ -30,9 +30,11 @@ import creation_and_memory
 import extensions
 import fanout
 import feed
+import pipeline
 import reads
 import recovery
 import s3p
+import spark
 import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
@@ -45,10 +47,12 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,
     "s3p": s3p.measure,
+    "spark": spark.measure,
     "extensions": extensions.measure,
     "client": client.measure,
     "feed": feed.measure,
     "transactions": transactions.measure,
+    "pipeline": pipeline.measure,
 }
 
 

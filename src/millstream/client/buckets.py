@@ -38,7 +38,7 @@ class BucketInfo(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """One line of a listing."""
+    """One line of a listing. `snapshot_offset` is None without a snapshot, or where a server does not say."""
 
     stream_id: str
     status: str
@@ -46,6 +46,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     tail_offset: int
     created_at_ms: int
     last_write_at_ms: int
+    earliest_offset: int = 0
+    snapshot_offset: int | None = None
 
     @property
     def closed(self) -> bool:

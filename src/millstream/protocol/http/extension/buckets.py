@@ -101,6 +101,8 @@ def listing_body(bucket: str, query: ListQuery, streams: list[StreamRecord], has
             "status": "closed" if stream.closed else "open",
             "content_type": stream.content_type,
             "tail_offset": stream.tail,
+            "earliest_offset": stream.earliest,
+            "snapshot_offset": None if stream.snapshot is None else stream.snapshot.offset,
             "created_at_ms": stream.created_ms,
             "last_write_at_ms": stream.written_ms,
         }
