@@ -156,10 +156,18 @@ class Feed:
         for index in range(tail.behind(after), len(changes)):
             change = changes[index]
             if wish.with_data:
-                change = change._replace(fact=whole_fact(self._objects, change.fact))
+                change = change._replace(fact=self._whole(change.fact))
             if not collector.take_all(_recent_entries(change, wish, lost)):
                 return Page(collector.entries, collector.end, False)
         return Page(collector.entries, now, True)
+
+    def _whole(self, fact: Fact) -> Fact:
+        """With the payload, where that lies in a transaction's object."""
+        try:
+            return whole_fact(self._objects, fact)
+        except OSError as error:
+            log.error("A transaction's object cannot be read: %s", error)
+            raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
 
     def _losses(self, wish: FeedWish, after: int) -> Losses:
         if not wish.with_data:
