@@ -33,8 +33,8 @@ import feed
 import reads
 import recovery
 import s3p
-import transactions
 import spark
+import transactions
 from loadgen import build
 from servers import BUILD, DATA, LOGS, BenchError, install_node_peer
 from tables import OTHERS_SHARE, Figure, Plan, bar_table

@@ -21,6 +21,7 @@ from tests.spark.faults import (
 
 from millstream.spark.writing import BATCH_ID, QUERY_ID
 
+WAIT_S = 300  # a machine with much else to do
 STREAMS, MESSAGES = 4, 40  # of 40 messages, four batches are made
 
 
@@ -157,7 +158,7 @@ def assert_copied(made) -> None:
 
 
 def finish(query) -> None:
-    query.awaitTermination(90)
+    query.awaitTermination(WAIT_S)
     assert not query.isActive, "the query hangs"
 
 
@@ -222,7 +223,7 @@ def test_a_driver_that_dies_around_the_commit(spark, filled, tmp_path, faults, f
             spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=partitions
         )
         with pytest.raises(StreamingQueryException, match=fault):
-            query.awaitTermination(90)
+            query.awaitTermination(WAIT_S)
         assert faults.left() == []
     finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=5))
     assert_copied(filled)
@@ -239,7 +240,7 @@ def test_a_zombie_driver_is_fenced(spark, filled, tmp_path):
     assert_copied(filled)
     zombie = start_copying(spark, filled.where, filled.where, checkpoint=stale, partitions=3)
     with pytest.raises(StreamingQueryException, match="another run of this query is ahead"):
-        zombie.awaitTermination(90)
+        zombie.awaitTermination(WAIT_S)
     assert_copied(filled)
 
 
@@ -259,5 +260,5 @@ def test_a_name_for_the_query_survives_a_new_checkpoint(spark, filled, tmp_path)
     finish(start_copying(spark, filled.where, target, checkpoint=tmp_path / "first"))
     assert_copied(filled)
     with pytest.raises(StreamingQueryException, match="or its checkpoint was deleted"):
-        start_copying(spark, filled.where, target, checkpoint=tmp_path / "second").awaitTermination(90)
+        start_copying(spark, filled.where, target, checkpoint=tmp_path / "second").awaitTermination(WAIT_S)
     assert_copied(filled)
