@@ -93,6 +93,7 @@ def on_cluster(cluster: Cluster, **settings: str) -> list[str]:
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.driver.host": "127.0.0.1",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         **settings,
     }
     options = ["--master", cluster.master]

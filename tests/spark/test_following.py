@@ -155,6 +155,23 @@ def test_batches_are_cut_in_commit_order(bucket, query, settings):
     assert [len(batch) for batch in without.batches()] == [30]
 
 
+def test_what_other_streams_do_does_not_count_for_limits(bucket, query):
+    made = bucket()
+    made.create("in", b"1")
+    following = query(made, subscribe="in", startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    assert values(following.batch()) == [b"1"]
+    made.create("out", *(b"%d" % number for number in range(9)))
+    made.append("in", b"2")
+    assert [values(batch) for batch in following.batches()] == [[b"2"]]
+    # A batch that is repeated, and planned anew, has the same rows.
+    made.append("out", b"x", b"y", b"z")
+    made.append("in", b"3")
+    start = following.offset
+    assert values(following.batch()) == [b"3"]
+    following.restart()
+    assert [row["value"] for row in following.between(start, following.offset)] == [b"3"]
+
+
 def test_an_append_larger_than_the_limit_is_one_batch(bucket, query):
     made = bucket()
     made.create("a", b"x" * 1000, b"y")

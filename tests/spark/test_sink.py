@@ -21,6 +21,7 @@ from tests.spark.faults import (
 
 from millstream.spark.writing import BATCH_ID, QUERY_ID
 
+WAIT_S = 300  # a machine with much else to do
 STREAMS, MESSAGES = 4, 40  # of 40 messages, four batches are made
 
 
@@ -157,8 +158,22 @@ def assert_copied(made) -> None:
 
 
 def finish(query) -> None:
-    query.awaitTermination(90)
+    query.awaitTermination(WAIT_S)
     assert not query.isActive, "the query hangs"
+
+
+def copy(*arguments, **options):
+    """Copy everything. Spark gives a new Python process 10 s to answer; on a busy machine it may need another try."""
+    for _ in range(5):
+        query = start_copying(*arguments, **options)
+        try:
+            finish(query)
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return query
+    pytest.fail("Spark could not start its Python processes")
 
 
 def test_spark_says_which_batch_a_task_belongs_to(spark, filled, tmp_path):
@@ -185,8 +200,7 @@ def test_spark_says_which_batch_a_task_belongs_to(spark, filled, tmp_path):
 
 
 def test_a_copy_is_byte_exact(spark, filled, tmp_path):
-    query = start_copying(spark, filled.where, filled.where, checkpoint=tmp_path / "checkpoint")
-    finish(query)
+    query = copy(spark, filled.where, filled.where, checkpoint=tmp_path / "checkpoint")
     assert query.lastProgress["batchId"] >= 3
     assert_copied(filled)
 
@@ -195,7 +209,7 @@ def test_a_copy_is_byte_exact(spark, filled, tmp_path):
 def test_tasks_that_are_repeated(spark, filled, tmp_path, faults, fault):
     """A task fails before or after it has staged, or runs twice as with speculation: the query does not notice."""
     faults.arm(fault)
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=tmp_path / "checkpoint", faults=faults))
+    copy(spark, filled.where, filled.where, checkpoint=tmp_path / "checkpoint", faults=faults)
     assert faults.left() == []
     assert_copied(filled)
 
@@ -204,7 +218,7 @@ def test_answers_that_get_lost(spark, filled, tmp_path, proxy):
     between = proxy(filled.server.port)
     between.answers_to_lose = 5  # some of staging, some of a commit
     target = {**filled.where, "url": between.url}
-    finish(start_copying(spark, filled.where, target, checkpoint=tmp_path / "checkpoint"))
+    copy(spark, filled.where, target, checkpoint=tmp_path / "checkpoint")
     assert between.answers_to_lose == 0
     assert_copied(filled)
 
@@ -213,51 +227,47 @@ def test_answers_that_get_lost(spark, filled, tmp_path, proxy):
 def test_a_driver_that_dies_around_the_commit(spark, filled, tmp_path, faults, fault):
     """The restart has another number of partitions, and another shuffle puts the rows into another order."""
     checkpoint = tmp_path / "checkpoint"
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=2))
+    copy(spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=2)
     for partitions in (1, 3):
         for stream in range(STREAMS):
             filled.append(f"in-{stream}", *(b"more %d " % number for number in range(15)))
         faults.arm(fault)
-        query = start_copying(
-            spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=partitions
-        )
         with pytest.raises(StreamingQueryException, match=fault):
-            query.awaitTermination(90)
+            copy(spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=partitions)
         assert faults.left() == []
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=5))
+    copy(spark, filled.where, filled.where, checkpoint=checkpoint, faults=faults, partitions=5)
     assert_copied(filled)
 
 
 def test_a_zombie_driver_is_fenced(spark, filled, tmp_path):
     """Two drivers go on from one checkpoint: what one has committed, the other does not commit again."""
     checkpoint, stale = tmp_path / "checkpoint", tmp_path / "stale"
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint))
+    copy(spark, filled.where, filled.where, checkpoint=checkpoint)
     shutil.copytree(checkpoint, stale)
     for stream in range(STREAMS):
         filled.append(f"in-{stream}", *(b"more %d " % number for number in range(25)))
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint))
+    copy(spark, filled.where, filled.where, checkpoint=checkpoint)
     assert_copied(filled)
-    zombie = start_copying(spark, filled.where, filled.where, checkpoint=stale, partitions=3)
     with pytest.raises(StreamingQueryException, match="another run of this query is ahead"):
-        zombie.awaitTermination(90)
+        copy(spark, filled.where, filled.where, checkpoint=stale, partitions=3)
     assert_copied(filled)
 
 
 def test_a_zombie_of_the_same_batch_changes_nothing(spark, filled, tmp_path):
     checkpoint, stale = tmp_path / "checkpoint", tmp_path / "stale"
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint))
+    copy(spark, filled.where, filled.where, checkpoint=checkpoint)
     shutil.copytree(checkpoint, stale)
     filled.append("in-0", b"one more")
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=checkpoint))
-    finish(start_copying(spark, filled.where, filled.where, checkpoint=stale))  # the same batch once more
+    copy(spark, filled.where, filled.where, checkpoint=checkpoint)
+    copy(spark, filled.where, filled.where, checkpoint=stale)  # the same batch once more
     assert_copied(filled)
 
 
 def test_a_name_for_the_query_survives_a_new_checkpoint(spark, filled, tmp_path):
     """Who names the application and starts over must not be taken for someone new."""
     target = {**filled.where, "txnAppId": "copier"}
-    finish(start_copying(spark, filled.where, target, checkpoint=tmp_path / "first"))
+    copy(spark, filled.where, target, checkpoint=tmp_path / "first")
     assert_copied(filled)
     with pytest.raises(StreamingQueryException, match="or its checkpoint was deleted"):
-        start_copying(spark, filled.where, target, checkpoint=tmp_path / "second").awaitTermination(90)
+        copy(spark, filled.where, target, checkpoint=tmp_path / "second")
     assert_copied(filled)

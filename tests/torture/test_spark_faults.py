@@ -146,7 +146,7 @@ def test_the_package_shipped_with_py_files(java, made, tmp_path):
     cluster = Cluster(tmp_path)
     try:
         job = (made.server.url, made.name, tmp_path / "checkpoint", "--register")
-        settings = {"spark.submit.pyFiles": str(package)}
+        settings = {"spark.submit.pyFiles": str(package), "spark.executorEnv.PYTHONPATH": ""}
         said = run_job(*job, *on_cluster(cluster, **settings), env_path=str(Path(package)))
     finally:
         cluster.stop()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..client.errors import ClientError, ConnectionLost
+from ..model.errors import CorruptData
 from ..storage.archive.arrow import record_batch
 from ..storage.archive.chunk import Chunk
-from ..storage.archive.rows import Selection, rows_of_chunk
+from ..storage.archive.rows import Rows, Selection, rows_of_chunk
 from ..storage.files import Files
 from ..storage.objects import LocalObjects
 from ..storage.ports import ObjectStore
-from ..storage.segments.block import decode_block
+from ..storage.segments.block import OpenBlock, open_block
 from .asking import Asker, Extent
 from .errors import DataLoss, StoreOutOfReach
 from .filtering import RowFilter
@@ -36,11 +38,12 @@ log = logging.getLogger(__name__)
 _RUN_BYTES = 8 << 20  # neighbours in one object are fetched together up to this
 _BREAKS_MAX = 5
 _StoredPiece = TypeVar("_StoredPiece", SegmentPiece, ArchivePiece)
+_Opened = TypeVar("_Opened")
 
 
 def open_store(store: Store) -> ObjectStore | None:
     """The plan's object store if it can be reached from here."""
-    if store.kind != "fs" or not Path(store.root).is_dir():
+    if store.kind != "fs" or not os.path.isabs(store.root) or not os.path.isdir(store.root):
         return None
     return LocalObjects(Path(store.root), Files())
 
@@ -54,6 +57,7 @@ class Fetcher:
         self._prefix = prefix
         self._tier = tier
         self._rows = rows
+        self._opened: ObjectStore | None = None  # in the process that reads
 
     def batches(self, share: Share) -> Iterator[pa.RecordBatch]:
         """The share's rows. The lease is kept up while they are read."""
@@ -85,13 +89,13 @@ class Fetcher:
         gatherer = Gatherer(self._server.bucket, self._source.incarnation)
         missing: list[SegmentPiece] = []
         for run in _runs(pieces):
-            fetched = self._fetch(run)
-            if fetched is None:
+            blocks = self._fetched(run, _checked_block)
+            if blocks is None:
                 missing += run
                 continue
-            for piece, data in zip(run, fetched, strict=True):
+            for piece, block in zip(run, blocks, strict=True):
                 span = Span(piece.after, piece.until)
-                rows = block_rows(decode_block(data), piece.stream, piece.content_type, piece.first_offset, span)
+                rows = block_rows(block, piece.stream, piece.content_type, piece.first_offset, span)
                 batch = None if rows is None else gatherer.add(rows)
                 if batch is not None:
                     yield batch
@@ -103,23 +107,31 @@ class Fetcher:
     def _archive(self, pieces: Sequence[ArchivePiece], asker: Asker) -> Iterator[pa.RecordBatch]:
         source = self._source
         for run in _runs(pieces):
-            fetched = self._fetch(run)
-            if fetched is None:
+            chunks = self._fetched(run, self._checked_chunk)
+            if chunks is None:
                 yield from self._archive_over_http(run, asker)
                 continue
-            for piece, data in zip(run, fetched, strict=True):
+            for piece, rows in zip(run, chunks, strict=True):
                 selection = Selection(piece.after, piece.until, self._prefix, 0, source.gone)
-                yield record_batch(rows_of_chunk(Chunk(data)), selection, int(source.incarnation, 16))
+                yield record_batch(rows, selection, int(source.incarnation, 16))
 
-    def _fetch(self, run: Sequence[_StoredPiece]) -> list[memoryview] | None:
-        """The bytes of pieces that lie side by side; None where they must come over HTTP."""
-        store = open_store(self._source.store)
-        name, at = run[0].object, run[0].at
+    def _checked_chunk(self, piece: ArchivePiece, data: memoryview) -> Rows:
+        rows = rows_of_chunk(Chunk(data))
+        if rows.bucket != self._server.bucket:
+            raise CorruptData(f"{piece.object} holds another bucket; perhaps it is another server's store.")
+        return rows
+
+    def _fetched(
+        self, run: Sequence[_StoredPiece], opened: Callable[[_StoredPiece, memoryview], _Opened]
+    ) -> list[_Opened] | None:
+        """Pieces that lie side by side, read at once and opened; None where they must come over HTTP."""
+        store, name, at = self._store(), run[0].object, run[0].at
         try:
             if store is None:
                 raise FileNotFoundError(f"{self._source.store.root} is not a folder on this machine")
             data = memoryview(store.get_range(name, at, run[-1].at + run[-1].size - at))
-        except OSError as error:
+            return [opened(piece, data[piece.at - at : piece.at - at + piece.size]) for piece in run]
+        except (OSError, CorruptData) as error:
             if self._tier == "direct":
                 raise StoreOutOfReach(
                     f"{name} cannot be read: {error}. With readTier=direct every executor must reach the server's "
@@ -128,7 +140,11 @@ class Fetcher:
                 ) from error
             log.info("%s cannot be read from here (%s); the server is asked for it.", name, error)
             return None
-        return [data[piece.at - at : piece.at - at + piece.size] for piece in run]
+
+    def _store(self) -> ObjectStore | None:
+        if self._opened is None:
+            self._opened = open_store(self._source.store)
+        return self._opened
 
     # -- over HTTP ---------------------------------------------------------------------------------------
 
@@ -228,6 +244,15 @@ class LeaseKeeper(AbstractContextManager["LeaseKeeper"]):
             if not held:
                 log.warning("The lease of this read is over; objects it needs may be gone.")
                 return
+
+
+def _checked_block(piece: SegmentPiece, data: memoryview) -> OpenBlock:
+    """A block that is the one which was planned: a folder of the same name may belong to another server."""
+    block = open_block(data)
+    ends = block.first_offset + len(block.payload)
+    if (block.stream, ends) != (piece.number, piece.next_offset) or block.first_offset > piece.first_offset:
+        raise CorruptData(f"{piece.object} holds another block; perhaps it is another server's store.")
+    return block
 
 
 def _runs(pieces: Sequence[_StoredPiece]) -> Iterator[list[_StoredPiece]]:

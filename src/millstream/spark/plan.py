@@ -164,3 +164,8 @@ def beginning_of(position: str) -> str:
     """The very beginning of the log that a position is of."""
     incarnation, *sequences = position.split(".")
     return ".".join([incarnation, *("0" for _ in sequences)])
+
+
+def position_before(position: str) -> str:
+    """The position just before a change, of a server with one shard."""
+    return f"{position.rpartition('.')[0]}.{sequence_of(position) - 1}"

@@ -22,6 +22,7 @@ class SegmentPiece:
     object: str
     at: int
     size: int
+    number: int
     stream: str
     content_type: str
     first_offset: int
@@ -148,6 +149,7 @@ def _segment_piece(part: SegmentRange, stream: str, content_type: str) -> Segmen
         part.object,
         part.at,
         part.size,
+        part.stream,
         stream,
         content_type,
         part.first_offset,

@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..storage.segments.block import Block
+from ..storage.segments.block import OpenBlock
 from .plan import PlanRow
 from .schema import ARROW_SCHEMA, MESSAGE
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 20_000
+_TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -48,14 +49,18 @@ class BlockRows:
     payload: memoryview
 
 
-def block_rows(block: Block, stream: str, content_type: str, first_offset: int, span: Span) -> BlockRows | None:
+def block_rows(block: OpenBlock, stream: str, content_type: str, first_offset: int, span: Span) -> BlockRows | None:
     """The part of a block that counts. Offsets and sequences never go back, so that it is one slice."""
-    lengths = np.array(block.lengths, dtype=np.int64)
-    sequences = np.array(block.sequences, dtype=np.int64)
+    lengths = _column(block.lengths, block.messages)
+    sequences = _column(block.sequences, block.messages, block.base_sequence)
     ends = np.cumsum(lengths)
-    offsets = block.first_offset + ends - lengths
-    low = max(int(np.searchsorted(offsets, first_offset)), int(np.searchsorted(sequences, span.after, side="right")))
-    high = int(np.searchsorted(sequences, span.until, side="right"))
+    offsets = ends - lengths + block.first_offset
+    low, high = 0, block.messages
+    if first_offset > block.first_offset or span.after >= block.base_sequence:
+        by_offset, by_sequence = np.searchsorted(offsets, first_offset), np.searchsorted(sequences, span.after, "right")
+        low = max(int(by_offset), int(by_sequence))
+    if span.until < sequences[-1]:
+        high = int(np.searchsorted(sequences, span.until, "right"))
     if low >= high:
         return None
     begins = int(offsets[low]) - block.first_offset
@@ -65,12 +70,20 @@ def block_rows(block: Block, stream: str, content_type: str, first_offset: int, 
         content_type,
         offsets[part],
         lengths[part],
-        np.array(block.times_ms[part], dtype=np.int64),
-        np.array(block.ids_ms[part], dtype=np.int64),
-        np.array(block.id_seqs[part], dtype=np.int64),
+        _column(block.times_ms, block.messages, block.base_ms)[part],
+        _column(block.ids_ms, block.messages, block.base_id_ms)[part],
+        _column(block.id_seqs, block.messages)[part],
         sequences[part],
         block.payload[begins : int(ends[high - 1])],
     )
+
+
+def _column(stored: tuple[int, memoryview], count: int, base: int = 0) -> _Numbers:
+    width, data = stored
+    if width == 0:
+        return np.full(count, base, dtype=np.int64)
+    numbers = np.frombuffer(data, dtype=_TYPES[width]).astype(np.int64)
+    return numbers + base if base else numbers
 
 
 class Gatherer:
@@ -151,7 +164,7 @@ def _batch(
         streams,
         pa.array(offsets),
         pa.array(offsets + lengths),
-        pc.binary_join_element_wise(incarnation, pa.array(sequences).cast(pa.string()), "."),
+        _positions(incarnation, sequences),
         pc.binary_join_element_wise(pa.array(ids_ms).cast(pa.string()), pa.array(id_seqs).cast(pa.string()), "-"),
         pa.array(times_ms * 1000).cast(pa.timestamp("us", tz="UTC")),
         content_types,
@@ -159,6 +172,13 @@ def _batch(
         values,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _positions(incarnation: str, sequences: _Numbers) -> pa.Array:
+    """Texts are costly: messages of one append share theirs."""
+    is_new = np.concatenate(([True], sequences[1:] != sequences[:-1]))
+    texts = pc.binary_join_element_wise(incarnation, pa.array(sequences[is_new]).cast(pa.string()), ".")
+    return texts if len(texts) == len(sequences) else texts.take(pa.array(np.cumsum(is_new) - 1))
 
 
 def _values(lengths: _Numbers, payload: bytes) -> pa.Array:

@@ -34,7 +34,7 @@ from .batch import read_partition
 from .cutting import partitions_of
 from .filtering import RowFilter
 from .options import ReadOptions
-from .plan import FeedPage, Plan, beginning_of, sequence_of
+from .plan import FeedPage, Plan, beginning_of, position_before, sequence_of
 from .planning import SnapshotPiece
 
 Offset: TypeAlias = dict[str, Any]
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._asker: Asker | None = None
         self._target: str | None = None  # of Trigger.AvailableNow
         self._nothing_until: str | None = None  # nothing of interest lies between the last offset and here
-        self._plan: Plan | None = None  # made by `latestOffset`, used by `partitions`
+        self._plan: tuple[str, Plan] | None = None  # made by `latestOffset` for a start, used by `partitions`
         self._leases: dict[str, int] = {}  # by URL: the end of the batch that needs it
 
     # -- offsets -----------------------------------------------------------------------------------------
@@ -91,15 +91,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         if "snapshots" in start and start.get("initial"):
             return _following(start, start["started"])  # the state at the start is one batch, whatever its size
-        if not self._has_news(start["position"]):
+        after = self._before_news(start["position"])
+        if after is None:
             return start
-        extent = self._extent(start["position"], limit)
         self._drop_plan()
-        plan = self._plan = self._open().plan(extent)
+        plan = self._open().plan(self._extent(after, limit))
         if plan.messages == 0 and not plan.rows:
             self._nothing_until = plan.until
-            self._drop_plan()
+            self._open().release(plan.lease.url)
             return start
+        self._plan = (start["position"], plan)
         return _following(start, plan.until)
 
     def _extent(self, after: str, limit: ReadLimit) -> Extent:
@@ -110,24 +111,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Extent(after, until, prefix)
         return Extent(after, until, prefix, options.bytes_per_trigger, options.messages_per_trigger)
 
-    def _has_news(self, position: str) -> bool:
-        """Whether the feed shows a change of a wanted stream. A bucket's other streams cause no batches."""
+    def _before_news(self, position: str) -> str | None:
+        """Where the first change of a wanted stream lies just behind, if there is one.
+
+        A bucket's other streams cause no batches, and what they do before that does not count for limits.
+        """
         after = position
         if self._nothing_until is not None and sequence_of(self._nothing_until) > sequence_of(position):
             after = self._nothing_until
         for _ in range(_PAGES_PER_ASKING):
             if self._target is not None and sequence_of(after) >= sequence_of(self._target):
-                return False
+                return None
             try:
                 page = self._page(after)
             except Gone:
-                return True  # older than the feed: the plan knows what is left of it
-            if any(self._options.selection.takes(entry.stream) for entry in page.entries):
-                return True
+                return position  # older than the feed: the plan knows what is left of it
+            for entry in page.entries:
+                if self._options.selection.takes(entry.stream):
+                    return self._up_to_target(position_before(entry.position))
             after = self._nothing_until = page.next_position
             if page.up_to_date:
-                return False
-        return False
+                return None
+        return None
+
+    def _up_to_target(self, position: str) -> str | None:
+        """None if the news came after what `Trigger.AvailableNow` is to read."""
+        if self._target is not None and sequence_of(position) >= sequence_of(self._target):
+            return None
+        return position
 
     def _page(self, after: str) -> FeedPage:
         wait_ms = WAIT_MS if self._target is None else 0
@@ -155,9 +166,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _take_plan(self, after: str, until: str) -> Plan:
         """The plan that `latestOffset` made for this batch, or a new one if Spark repeats a batch."""
-        plan, self._plan = self._plan, None
-        if plan is not None:
-            if (plan.after, plan.until) == (after, until):
+        planned, self._plan = self._plan, None
+        if planned is not None:
+            start, plan = planned
+            if (start, plan.until) == (after, until):
                 return plan
             self._open().release(plan.lease.url)
         return self._open().plan(Extent(after, until, self._options.selection.server_prefix))
@@ -201,9 +213,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._asker
 
     def _drop_plan(self) -> None:
-        plan, self._plan = self._plan, None
-        if plan is not None:
-            self._open().release(plan.lease.url)
+        planned, self._plan = self._plan, None
+        if planned is not None:
+            self._open().release(planned[1].lease.url)
 
 
 def _initial(began: str, started: str, **more: Any) -> Offset:

@@ -127,8 +127,26 @@ def _encode_message(
     return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
 
 
-def decode_block(data: bytes | bytearray | memoryview) -> Block:
-    """Check and open a block; the payload is not copied."""
+class OpenBlock(NamedTuple):
+    """A checked block whose columns are still as they are stored: each a width and its bytes, to be added to a base."""
+
+    stream: int
+    first_offset: int
+    messages: int
+    lengths: tuple[int, memoryview]
+    times_ms: tuple[int, memoryview]
+    ids_ms: tuple[int, memoryview]
+    id_seqs: tuple[int, memoryview]
+    sequences: tuple[int, memoryview]
+    base_ms: int
+    base_id_ms: int
+    base_sequence: int
+    payload: memoryview
+    digest: int
+
+
+def open_block(data: bytes | bytearray | memoryview) -> OpenBlock:
+    """Check a block and find its columns; nothing is copied."""
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         raise CorruptData("A segment block is shorter than its header.")
@@ -138,23 +156,35 @@ def decode_block(data: bytes | bytearray | memoryview) -> Block:
         raise CorruptData("A segment block does not match its checksum.")
     if len(view) != HEADER_BYTES + columns_bytes + payload_bytes:
         raise CorruptData("A segment block has another length than it says.")
-    at, columns = HEADER_BYTES, []
+    at = HEADER_BYTES
+    columns: list[tuple[int, memoryview]] = []
     for width in widths:
-        columns.append(_decode_column(view[at : at + width * count], width, count))
+        if width and width not in _CODES:
+            raise CorruptData("A segment block names a column width that does not exist.")
+        columns.append((width, view[at : at + width * count]))
         at += width * count
     lengths, times, ids, id_seqs, sequences = columns
     if flags & _IDS_ARE_TIMES:
         ids, base_id = times, base_ms
+    bases = (base_ms, base_id, base_sequence)
+    named = (lengths, times, ids, id_seqs, sequences)
+    return OpenBlock(stream, first_offset, count, *named, *bases, view[at:], int.from_bytes(digest, "little"))
+
+
+def decode_block(data: bytes | bytearray | memoryview) -> Block:
+    """Check and open a block; the payload is not copied."""
+    block = open_block(data)
+    count = block.messages
     return Block(
-        stream,
-        first_offset,
-        lengths,
-        [base_ms + delta for delta in times],
-        [base_id + delta for delta in ids],
-        id_seqs,
-        [base_sequence + delta for delta in sequences],
-        view[at:],
-        int.from_bytes(digest, "little"),
+        block.stream,
+        block.first_offset,
+        _decode_column(block.lengths[1], block.lengths[0], count),
+        [block.base_ms + delta for delta in _decode_column(block.times_ms[1], block.times_ms[0], count)],
+        [block.base_id_ms + delta for delta in _decode_column(block.ids_ms[1], block.ids_ms[0], count)],
+        _decode_column(block.id_seqs[1], block.id_seqs[0], count),
+        [block.base_sequence + delta for delta in _decode_column(block.sequences[1], block.sequences[0], count)],
+        block.payload,
+        block.digest,
     )
 
 
