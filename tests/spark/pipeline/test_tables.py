@@ -88,6 +88,20 @@ def test_rows_are_found_by_bucket_and_day(folder, format_name):
     ]
 
 
+def test_rows_without_a_time_are_there(folder, format_name):
+    """Gaps older than the archive: their offsets are known and nothing else."""
+    table = open_table(folder, format_name)
+    untimed = rows(0, 2).set_column(
+        SOURCE_SCHEMA.get_field_index("timestamp"),
+        SOURCE_SCHEMA.field("timestamp"),
+        pa.nulls(2, SOURCE_SCHEMA.field("timestamp").type),
+    )
+    assert table.commit("agents", None, FIRST, write(table, untimed, rows(2, 1)))
+    assert numbers(folder, format_name) == [0, 1, 2]
+    today = datetime.now(UTC).date()
+    assert {day for _, day, value in values(folder, format_name) if value != b"2"} <= {today, today - timedelta(days=1)}
+
+
 def test_a_batch_that_is_committed_is_recognised(folder, format_name):
     table = open_table(folder, format_name)
     assert table.commit("agents", None, FIRST, write(table, rows(0, 3)))

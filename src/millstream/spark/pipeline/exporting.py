@@ -86,7 +86,8 @@ def export(
 
     spark = spark or session(master, conf)
     exporter = Exporter(spark, target, table, batch_bytes, include_snapshots)
-    with progress_bar(spark, f"Exporting {target.source}", exporter.bytes_ahead(), shown=show_progress) as bar:
+    ahead = exporter.bytes_ahead() if show_progress else 1
+    with progress_bar(spark, f"Exporting {target.source}", ahead, shown=show_progress) as bar:
         while True:
             more = exporter.batch(bar)
             if more and on_batch is not None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -57,7 +57,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file that is written and synced. `path` is below the root; the rest is for statistics."""
+    """One file that is written and synced. `path` is below the root; the rest is for statistics. `untimed` rows have no
+    time: gaps of which only the offsets are known."""
 
     path: str
     bucket: str
@@ -68,6 +69,7 @@ class DataFile:
     last_stream: str
     first_ms: int
     last_ms: int
+    untimed: int
 
     @property
     def partition_folder(self) -> str:
@@ -110,11 +112,12 @@ def write_data_files(batches: Iterable[pa.RecordBatch], layout: Layout) -> Itera
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, date], pa.Table]]:
-    """The rows of each bucket and day, in the columns and types of the table."""
+    """The rows of each bucket and day, in the columns and types of the table. Rows without a time count as today's."""
     times = batch.column("timestamp").cast(TABLE_SCHEMA.field("timestamp").type)
+    today = pa.scalar(datetime.now(UTC).date(), pa.date32())
     table = pa.table(
         [
-            times.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+            pc.fill_null(times.cast(pa.timestamp("us")).cast(pa.date32(), safe=False), today)
             if field.name == "date"
             else times
             if field.name == "timestamp"
@@ -145,6 +148,7 @@ class _Writer:
         self._rows = 0
         self._streams: tuple[str, str] | None = None
         self._times: tuple[int, int] | None = None
+        self._untimed = 0
 
     @property
     def size(self) -> int:
@@ -153,13 +157,14 @@ class _Writer:
     def write(self, rows: pa.Table) -> None:
         self._parquet.write_table(rows.select(self._layout.schema.names))
         self._rows += rows.num_rows
+        self._untimed += rows["timestamp"].null_count
         self._streams = _wider(self._streams, rows["stream"])
         self._times = _wider(self._times, rows["timestamp"].cast(pa.int64()))
 
     def finished(self) -> DataFile:
         """Complete and on the disk, before anybody learns its name."""
-        assert self._streams is not None
-        assert self._times is not None
+        assert self._streams is not None, "a file has a row"
+        first_us, last_us = self._times or (0, 0)
         self._parquet.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -173,8 +178,9 @@ class _Writer:
             bytes=self._full_path.stat().st_size,
             first_stream=self._streams[0],
             last_stream=self._streams[1],
-            first_ms=self._times[0] // 1000,
-            last_ms=-(-self._times[1] // 1000),
+            first_ms=first_us // 1000,
+            last_ms=-(-last_us // 1000),
+            untimed=self._untimed,
         )
 
     def abandon(self) -> None:
@@ -184,9 +190,11 @@ class _Writer:
         self._full_path.unlink(missing_ok=True)
 
 
-def _wider(seen: tuple[Any, Any] | None, column: pa.ChunkedArray) -> tuple[Any, Any]:
+def _wider(seen: tuple[Any, Any] | None, column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     found = pc.min_max(column).as_py()
     low, high = found["min"], found["max"]
+    if low is None:
+        return seen
     return (low, high) if seen is None else (min(low, seen[0]), max(high, seen[1]))
 
 

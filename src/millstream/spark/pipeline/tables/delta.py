@@ -103,11 +103,14 @@ def _app_id(source: str, number: int) -> str:
 
 
 def _action(file: DataFile) -> AddAction:
+    least, most = {"stream": file.first_stream}, {"stream": file.last_stream}
+    if file.untimed < file.rows:
+        least["timestamp"], most["timestamp"] = _moment(file.first_ms), _moment(file.last_ms)
     statistics = {
         "numRecords": file.rows,
-        "minValues": {"stream": file.first_stream, "timestamp": _moment(file.first_ms)},
-        "maxValues": {"stream": file.last_stream, "timestamp": _moment(file.last_ms)},
-        "nullCount": {"stream": 0, "timestamp": 0},
+        "minValues": least,
+        "maxValues": most,
+        "nullCount": {"stream": 0, "timestamp": file.untimed},
     }
     return AddAction(
         path=file.path,

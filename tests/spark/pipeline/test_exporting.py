@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from tests.spark.conftest import SEGMENTS_ONLY
 
 from millstream.spark.pipeline.exporting import Exporter, ExportResult, export
 from millstream.spark.pipeline.session import progress_bar
@@ -110,6 +111,18 @@ def test_trimmed_history_is_a_gap_and_snapshots_come_if_wanted(spark, bucket, tm
     assert values(tmp_path / "table", kind="gap")
     export(source.server.url, source.name, tmp_path / "without", spark=spark)
     assert values(tmp_path / "without", kind="snapshot") == []
+
+
+def test_a_gap_that_is_older_than_the_archive_has_no_time(spark, bucket, tmp_path):
+    source = bucket(SEGMENTS_ONLY)
+    source.create("a", b"one", b"two")
+    source.publish("a", 6, b"state")
+    source.append("a", b"three")
+    source.settle()
+    export(source.server.url, source.name, tmp_path / "table", spark=spark)
+    assert values(tmp_path / "table") == [("a", b"three")]
+    (gap,) = [row for row in table_of(tmp_path / "table", "parquet").to_pylist() if row["kind"] == "gap"]
+    assert (gap["offset"], gap["next_offset"], gap["timestamp"]) == (0, 6, None)
 
 
 def test_a_crash_between_writing_and_commit_leaves_no_trace(spark, bucket, tmp_path, monkeypatch):
