@@ -17,25 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ...schema import ARROW_SCHEMA
+
 FILE_BYTES = 128 << 20
 WRITERS_MAX = 32
 
 # The columns of the data source, and the day to partition by.
-TABLE_SCHEMA = pa.schema(
-    [
-        ("bucket", pa.string()),
-        ("date", pa.date32()),
-        ("stream", pa.string()),
-        ("offset", pa.int64()),
-        ("next_offset", pa.int64()),
-        ("position", pa.string()),
-        ("id", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("content_type", pa.string()),
-        ("kind", pa.string()),
-        ("value", pa.binary()),
-    ]
-)
+TABLE_SCHEMA = ARROW_SCHEMA.insert(1, pa.field("date", pa.date32()))
 PARTITION_COLUMNS = ("bucket", "date")
 
 
