@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     command += ["--remote", chosen.remote]
     # Without a lasting catalog the second run would not know the tables of the first one.
     command += ["--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.ui.enabled=false"]
-    # Seen with Spark 4.3: in a second run silver was started beside bronze, not behind it, and missed what was new until
+    # Seen with Spark 4.3: in a second run silver was started beside bronze, not behind it, and missed the news until
     # the run after (presumably because the table was in the catalog already). So bronze is filled by itself first.
     steps = [["--refresh", "bronze_messages"], []] if (work / "spark-warehouse" / "bronze_messages").exists() else [[]]
     for step in steps:
