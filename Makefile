@@ -1,4 +1,4 @@
-# One command for each thing. Needs python3.11 or newer and make; `make test` also Node.js 20.
+# One command for each thing. Needs python3.11 or newer and make; `make test` also Node.js 20 and Java 17.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,13 +15,17 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format types bench torture clean
+.PHONY: help serve demo test lint format types bench torture clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.stamp-serve ## serve on 127.0.0.1:4437, with ./data unless ARGS says otherwise
 	@$(BIN)/millstream serve $(ARGS)
+
+demo: $(VENV)/.stamp-spark ## the pipeline on Spark in about a minute: load, fold, export, report; needs Java 17
+	@command -v java >/dev/null || { echo "Spark needs Java 17 or newer; please install it." >&2; exit 1; }
+	@$(BIN)/python examples/demo.py $(ARGS)
 
 # pytest comes last: its closing line is the result that CI reads.
 test: $(VENV)/.stamp-dev $(SUITE)/node_modules/.stamp $(INTEROP)/node_modules/.stamp ## lint, check format and types, run all quick tests
@@ -62,10 +66,14 @@ $(VENV)/.stamp-serve: pyproject.toml | $(VENV)/.stamp-venv
 	@$(BIN)/pip install --quiet --editable '.[arrow]'
 	@touch $@
 
-# The development install includes what `serve` needs, hence both stamps.
-$(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
-	@$(BIN)/pip install --quiet --editable '.[arrow,spark,dev]'
+$(VENV)/.stamp-spark: pyproject.toml | $(VENV)/.stamp-venv
+	@$(BIN)/pip install --quiet --editable '.[spark]'
 	@touch $(VENV)/.stamp-serve $@
+
+# The development install includes what the others need, hence all stamps.
+$(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
+	@$(BIN)/pip install --quiet --editable '.[arrow,spark,delta,iceberg,pipelines,dev]'
+	@touch $(VENV)/.stamp-serve $(VENV)/.stamp-spark $@
 
 $(SUITE)/node_modules/.stamp $(INTEROP)/node_modules/.stamp: %/node_modules/.stamp: %/package.json %/package-lock.json
 	@command -v npm >/dev/null || { echo "The tests need Node.js 20 or newer with npm; please install it." >&2; exit 1; }

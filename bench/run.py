@@ -30,6 +30,7 @@ import creation_and_memory
 import extensions
 import fanout
 import feed
+import pipeline
 import reads
 import recovery
 import s3p
@@ -51,6 +52,7 @@ FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "client": client.measure,
     "feed": feed.measure,
     "transactions": transactions.measure,
+    "pipeline": pipeline.measure,
 }
 
 

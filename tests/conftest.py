@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+# Helpers that assert; here, before any test imports them.
+pytest.register_assert_rewrite(*(f"tests.torture.{name}" for name in ("writers", "verifier", "ledger")))
+
 READY_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 15.0
 

@@ -17,6 +17,7 @@ import time
 import pytest
 
 from millstream.cli.interrupts import Interrupts
+from millstream.cli.outfiles import whole_file, whole_folder
 
 JSON = ("--type", "application/json")
 ENOUGH_S = 20.0
@@ -86,7 +87,7 @@ def test_an_append_on_its_way_is_finished_first(cli, started, live):
         process.stdin.write(b"of it")
         process.stdin.close()
         process.stdin = None
-        time.sleep(0.3)
+        time.sleep(0.8)
         process.send_signal(signal.SIGINT)
         assert b"finishing" in (process.stderr.readline() + process.stderr.readline())
         assert process.poll() is None
@@ -96,6 +97,25 @@ def test_an_append_on_its_way_is_finished_first(cli, started, live):
     assert process.returncode == 130
     assert json.loads(out)["interrupted"] is True
     assert cli("stream", "read", "cut/late").ok().out == b"all of it"
+
+
+def test_ctrl_c_twice_ends_a_large_append_at_once(cli, started, live):
+    cli("stream", "create", "cut/twice", *JSON).ok()
+    process = started("stream", "append", "cut/twice", "--json-lines")
+    type_in(process, b"1\n2\n")
+    until(lambda: cli("stream", "read", "cut/twice").out == b"1\n2\n", "stored")
+    os.kill(live.pid, signal.SIGSTOP)
+    try:
+        type_in(process, b"3\n")
+        for _ in range(2):
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=5)
+    finally:
+        os.kill(live.pid, signal.SIGCONT)
+    assert process.returncode == 130
+    assert b"The first 2 messages are stored" in err
+    assert b"A few more may be" in err
 
 
 def test_a_second_signal_does_not_wait():
@@ -165,17 +185,24 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(cli, started):
     assert process.stderr.read() == b""
 
 
-def test_a_read_into_a_file_that_is_cut_leaves_nothing(cli, started, live, tmp_path):
-    cli("stream", "create", "cut/file", "--type", "text/plain", "-m", "words").ok()
-    os.kill(live.pid, signal.SIGSTOP)
-    try:
-        process = started("stream", "read", "cut/file", "--output", str(tmp_path / "file"))
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(ENOUGH_S) == 130
-    finally:
-        os.kill(live.pid, signal.SIGCONT)
+def cut_in_the_middle(whole, target):
+    with whole(target) as place:
+        place.write(b"half") if whole is whole_file else (place / "part").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_output_that_is_cut_leaves_nothing(whole, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        cut_in_the_middle(whole, tmp_path / "output")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_cut_stays_as_it_was(tmp_path):
+    (tmp_path / "output").write_bytes(b"before")
+    with pytest.raises(KeyboardInterrupt):
+        cut_in_the_middle(whole_file, tmp_path / "output")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
 
 
 # --- at a terminal

@@ -121,7 +121,8 @@ def test_an_unknown_format_is_refused_with_the_way_on_and_not_touched(
     data = written / "data"
     stamp(data)
     before = stored(data)
-    command = [sys.executable, "-m", "millstream", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(data)]
+    command = [sys.executable, "-m", "millstream", "serve", "--listen", "127.0.0.1:0", "--s3p-listen", "none"]
+    command += ["--data-dir", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=clean_environment())
     assert done.returncode == 1, done.stderr
     assert "has format 2; this version" in done.stderr

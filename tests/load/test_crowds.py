@@ -118,3 +118,21 @@ def test_connections_that_come_and_go_leave_nothing_behind(server: ServerProcess
     grown_mib = resident_mib(server.pid) - before_mib
     print(f"2000 connections with a body of 140 KB each: {grown_mib:.1f} MiB")
     assert grown_mib < 10
+
+
+def test_refused_appends_leave_nothing_behind(server: ServerProcess) -> None:
+    """A refusal's traceback once kept the frames that it came through, and with them the body that was refused."""
+    refused = request("POST", PATH, "Content-Type: application/json", body=b'"' + b"x" * 10_000 + b'"')
+
+    def be_refused(times: int) -> None:
+        with Wire(server.port) as wire:
+            for _ in range(times // 20):
+                wire.send(refused * 20)
+                assert [wire.answer("POST").status for _ in range(20)] == [409] * 20
+
+    be_refused(1000)
+    before_mib = resident_mib(server.pid)
+    be_refused(5000)
+    grown_mib = resident_mib(server.pid) - before_mib
+    print(f"5000 refused appends of 10 KB: {grown_mib:.1f} MiB")
+    assert grown_mib < 10

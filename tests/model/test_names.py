@@ -182,6 +182,7 @@ def test_any_path_names_a_stream_or_is_a_bad_request(path):
     assert ".." not in name
 
 
+@example(b"a/__ds")
 @given(paths)
 @example(b"x" * 1024)
 @example(b"x" * 1025)

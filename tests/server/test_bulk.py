@@ -282,7 +282,7 @@ main()
 
 
 def wait_until_ready(client):
-    give_up = time.monotonic() + 15
+    give_up = time.monotonic() + 60
     while True:
         try:
             if client.get("/readyz/local").status_code == 200:

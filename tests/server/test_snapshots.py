@@ -456,3 +456,15 @@ def test_retention_by_age_lets_old_messages_go(client):
     append(client, "/ds/byage/s", "new")
     assert client.get("/ds/byage/s", params={"offset": "-1"}).text == "new"
     assert client.get("/ds/byage/keep", params={"offset": "0"}).text == "old"  # never past a snapshot
+
+
+def test_the_listing_says_where_the_latest_snapshot_is(client, bucket, stream):
+    def listed():
+        (entry,) = client.get(f"/ds/{bucket}/streams").json()["streams"]
+        return entry["snapshot_offset"]
+
+    assert listed() is None
+    publish(client, stream, 6)
+    assert listed() == 6
+    time.sleep(0.8)  # a checkpoint: from the catalog it is the same
+    assert listed() == 6

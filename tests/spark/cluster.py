@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -85,6 +86,18 @@ def run_job(*arguments: object, env_path: str | None = None, timeout_s: float = 
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done.stdout
+
+
+def run_fold(url: str, bucket: str, *options: object, env_path: str | None = None, timeout_s: float = 400) -> dict:
+    """`millstream pipeline fold` with a fold that any stream can have, its history kept; what it says in JSON."""
+    path = str(ROOT / "src") if env_path is None else env_path
+    command = [sys.executable, "-m", "millstream", "pipeline", "fold", "--url", url, "--bucket", bucket]
+    command += ["--with", "concatenation", "--keep-history", "--json", *map(str, options)]
+    environment = {**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    result: dict = json.loads(done.stdout)
+    return result
 
 
 def on_cluster(cluster: Cluster, **settings: str) -> list[str]:

@@ -245,10 +245,11 @@ def test_single_rows_make_a_batch_too():
     rows = [
         Row("a", 0, 12, 5, None, None, "text/plain", "gap", None),
         Row("b", 3, 4, 1000, "17-0", 1700, "", "message", b"x"),
+        Row("c", 3, 3, 7, "18-0", 1700, "x", "message", b""),
     ]
     found = of_stream(single_pieces("box", rows, 7))
     assert found == batch_of_rows("box", rows, 7).to_pylist()
-    assert [row["value"] for row in found] == [None, b"x"]
+    assert [row["value"] for row in found] == [None, b"x", b""]
     assert of_stream(single_pieces("box", [], 7)) == []
 
 

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.register_assert_rewrite(*(f"tests.torture.{name}" for name in ("writers", "verifier", "ledger")))
-
-from tests.torture.harness import BUSY, Victim  # noqa: E402  (the line above has to come first)
+from tests.torture.harness import BUSY, Victim
 
 
 @pytest.fixture

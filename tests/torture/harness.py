@@ -51,6 +51,7 @@ BUSY: dict[str, object] = {
     "low_space_bytes": 0,
 }
 CHANGE_TIMEOUT_S = 10.0
+FIRST_LIFE_S_MAX = 30.0
 
 
 class Victim(ServerProcess):
@@ -167,6 +168,8 @@ class Campaign:
             group.create_task(self._murder(), name="murder")
 
     async def _murder(self) -> None:
+        if not self.deaths:
+            await self._everybody_got_somewhere()
         if self.random.random() < 0.25:
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
             self.server.kill_helper()
@@ -175,6 +178,13 @@ class Campaign:
         await asyncio.sleep(1.5 * self.random.random() ** 2)
         self.server.kill()
         self.deaths.append("server")
+
+    async def _everybody_got_somewhere(self) -> None:
+        """The first life lasts until the slowest authors have done something: staging needs a process of its own."""
+        for _ in range(int(FIRST_LIFE_S_MAX / 0.05)):
+            if self.snapshots() and self.transactions():
+                return
+            await asyncio.sleep(0.05)
 
     def _come_back(self) -> None:
         while self.random.random() < 0.25:

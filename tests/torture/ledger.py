@@ -47,7 +47,7 @@ class Account:
     seen: bytearray = field(default_factory=bytearray)  # what a reader was given, from the beginning on
     checks: int = 0  # that it has passed
     ttl_s: int | None = None
-    used_after_s: float = 0.0  # it was used at this time or later, and somebody was told so
+    used_after_s: float = 0.0  # it was written to at this time or later, and somebody was told so
     used_before_s: float = 0.0  # nobody has used it later than this
     snapshots: dict[int, bytes] = field(default_factory=dict)  # that were asked for, by offset
     published: int = 0  # the offset of the newest that somebody was told of; what lies before is not kept

@@ -14,6 +14,7 @@ from tests.torture.client import Client, Lost
 from tests.torture.harness import Victim, eventually, metric
 
 A = "/v1/stream/a"
+NDJSON = "Content-Type: application/x-ndjson"
 NEVER: dict[str, object] = {"checkpoint_bytes": "1GiB", "checkpoint_records": 10**8, "checkpoint_age_s": 3600}
 FILE_HEADER_BYTES = 64
 FRAME_HEAD = struct.Struct("<4sI24x")  # magic, length of the body; then checksums, sequence and time
@@ -287,3 +288,16 @@ async def kill_amid_uploads(victim: Victim) -> None:
         group.create_task(upload(f"{A}/slow", b"y" * 3_000_000, 1))
         await asyncio.sleep(0.4)
         victim.kill()
+
+
+def test_staging_goes_on_when_its_process_dies(victim: Victim) -> None:
+    """Found by a campaign: who came while the dead one's pipe was closed but not yet missed got a 500."""
+    port = start(victim)
+    assert ask(port, request("PUT", "/ds/staged"), "PUT").status == 201
+    row = request("PUT", "/ds/staged/streams/transactions/job/1/0", NDJSON, body=b'{"stream":"a","json":1}')
+    statuses = []
+    for _ in range(15):
+        victim.kill_helper()
+        statuses += [ask(port, row, "PUT").status for _ in range(3)]
+    assert set(statuses) <= {200, 503}, statuses
+    eventually(lambda: ask(port, row, "PUT").status == 200, "parts are staged again")

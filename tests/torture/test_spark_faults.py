@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.spark.cluster import ROOT, Cluster, on_cluster, run_job
+from tests.spark.cluster import ROOT, Cluster, on_cluster, run_fold, run_job
 from tests.spark.conftest import Bucket, Proxy
 from tests.spark.faults import (
     AFTER_COMMIT,
@@ -148,7 +148,10 @@ def test_the_package_shipped_with_py_files(java, made, tmp_path):
         job = (made.server.url, made.name, tmp_path / "checkpoint", "--register")
         settings = {"spark.submit.pyFiles": str(package), "spark.executorEnv.PYTHONPATH": ""}
         said = run_job(*job, *on_cluster(cluster, **settings), env_path=str(Path(package)))
+        folded = run_fold(made.server.url, made.name, *on_cluster(cluster, **settings), env_path=str(package))
     finally:
         cluster.stop()
     assert "shipped.zip" in said.partition("imported ")[2]
+    assert folded["failed"] == 0
+    assert folded["folded"] == folded["streams"] > 0
     assert_nothing_twice(made, complete=True)

@@ -37,13 +37,13 @@ class Verifier:
         assert not must_be_over, f"{account.path} outlived its TTL"
         assert account.exists is not Known.NO, f"{account.path} should not be there: {head.headers}"
         account.created(head.stream_id)
-        asked_s = time.monotonic()
         start = await self._check_snapshot(account, head)
         stored = await self._read(account, start)
         if stored is None:
             account.forget()
             return
-        account.used_after_s, account.used_before_s = asked_s, time.monotonic()
+        # A read renews too, but is answered before that is journaled: a kill in the next moment forgets it.
+        account.used_before_s = time.monotonic()
         assert head.next_offset == start + len(stored), f"{account.path}: HEAD says {head.next_offset}"
         assert stored.startswith(bytes(account.seen)), f"{account.path}: a reader had been given other bytes"
         self._settle_appends(account, stored, start)

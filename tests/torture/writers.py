@@ -400,6 +400,7 @@ class Follower(Watcher):
 
     async def step(self) -> None:
         if self.account.exists is not Known.YES:
+            await self.ask("HEAD", self.account.path)  # or it would never learn that the server is gone
             await asyncio.sleep(0.02)
             return
         at = len(self.account.seen)

@@ -116,8 +116,7 @@ def produce(
         while not source.ended:
             hand_over(link, producer, source.next(), ledger)
         with link.interrupts.held():
-            closing = producer.close_stream() if wishes.closes else None
-            producer.close()
+            closing = finished(producer, wishes.closes)
         ledger.finish()
         return ledger.stored(closing, interrupted=link.interrupts.received is not None)
     except ClientError as error:
@@ -140,21 +139,34 @@ def hand_over(link: Connection, producer: Producer, messages: list[bytes], ledge
     link.interrupts.check()
 
 
+def finished(producer: Producer, closes: bool) -> Appended | None:
+    """Wait until everything is stored. A second Ctrl-C gets out of `flush` at once; `close` waits for its threads."""
+    if closes:
+        return producer.close_stream()
+    producer.flush()
+    producer.close()
+    return None
+
+
 def interrupted(link: Connection, producer: Producer, ledger: Ledger) -> Stored:
     """No more input is taken; what the producer has is finished, unless somebody insists."""
+    from millstream.client import ClientError
+
     try:
         with link.interrupts.held():
-            producer.close()
+            finished(producer, closes=False)
+    except ClientError as error:
+        raise cut_off(link, f"interrupted; {explained(error)} {ledger.account()}") from error
     except KeyboardInterrupt:
-        ledger.settle()
-        raise CommandError(
-            f"ended at once; {ledger.account()} A few more may be, as their answers were not waited for.",
-            exit_code=Exit(link.interrupts.exit_code),
-            code="interrupted",
-        ) from None
+        more = "A few more may be, as their answers were not waited for."
+        raise cut_off(link, f"ended at once; {ledger.account()} {more}") from None
     ledger.settle()
     print_stop(f"interrupted; {ledger.account()}")
     return ledger.stored(None, interrupted=True)
+
+
+def cut_off(link: Connection, sentence: str) -> CommandError:
+    return CommandError(sentence, exit_code=Exit(link.interrupts.exit_code), code="interrupted")
 
 
 class Ledger:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from millstream.cli import bucket, snapshot, stream
+from millstream.cli import bucket, pipeline, snapshot, stream
 from millstream.cli.bootstrap import bootstrap
 from millstream.cli.doctor import doctor
 from millstream.cli.exits import Exit
@@ -42,6 +42,7 @@ app.add_typer(snapshot.app, name="snapshot", epilog="Example: millstream snapsho
 app.command(epilog="Example: millstream bootstrap docs/page-1 --into page-1")(bootstrap)
 app.command(epilog="Example: millstream feed chat --follow")(feed)
 app.add_typer(s3p, name="s3p", epilog="Example: millstream s3p read orders --follow")
+app.add_typer(pipeline.app, name="pipeline", epilog="Example: millstream pipeline report --bucket agents")
 
 
 @app.callback(epilog="Example: millstream serve --data-dir ./data")

@@ -38,7 +38,7 @@ class BucketInfo(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """One line of a listing."""
+    """One line of a listing. `snapshot_offset` is None without a snapshot, or where a server does not say."""
 
     stream_id: str
     status: str

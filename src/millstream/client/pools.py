@@ -1,11 +1,12 @@
 """Connections in several small pools instead of one large one.
 
 httpcore looks at all connections of a pool, and for each idle one at all again, whenever a request begins or ends: at
-64 concurrent appends most of a client's time. Measured with 64 tasks: see bench/client.py.
+64 concurrent appends most of a client's time. What that came to: docs/decisions/0012-the-client-is-flows.md.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -15,6 +16,7 @@ import httpx
 
 POOLS = 64
 POOL_CONNECTIONS_MAX = 16
+_LIMITS = httpx.Limits(max_connections=POOL_CONNECTIONS_MAX, max_keepalive_connections=POOL_CONNECTIONS_MAX)
 
 _Pool = TypeVar("_Pool")
 
@@ -50,53 +52,67 @@ class _Spread(Generic[_Pool]):
             self._busy[index] -= 1
 
 
-class _Options:
-    """What every pool of a client shares; the TLS context is costly to make."""
+class _Schemes(Generic[_Pool]):
+    """Pools for ``http`` and for ``https``. Certificates take long to load, and only the second needs them."""
 
-    def __init__(self) -> None:
-        self.verify = httpx.create_ssl_context()
-        self.limits = httpx.Limits(max_connections=POOL_CONNECTIONS_MAX, max_keepalive_connections=POOL_CONNECTIONS_MAX)
+    def __init__(self, kind: Callable[..., _Pool]) -> None:
+        certificates: list[ssl.SSLContext] = []
+
+        def secure() -> _Pool:
+            if not certificates:
+                certificates.append(httpx.create_ssl_context())
+            return kind(verify=certificates[0], limits=_LIMITS)
+
+        # Without certificates, and never asked for anything but http.
+        self._plain = _Spread(lambda: kind(verify=False, limits=_LIMITS))
+        self._secure = _Spread(secure)
+
+    def spread_for(self, request: httpx.Request) -> _Spread[_Pool]:
+        return self._plain if request.url.scheme == "http" else self._secure
+
+    def all(self) -> list[_Pool]:
+        return [*self._plain.pools, *self._secure.pools]
 
 
 class Pools(httpx.BaseTransport):
     def __init__(self) -> None:
-        options = _Options()
-        self._spread = _Spread(lambda: httpx.HTTPTransport(verify=options.verify, limits=options.limits))
+        self._schemes = _Schemes(httpx.HTTPTransport)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        index = self._spread.take()
+        spread = self._schemes.spread_for(request)
+        index = spread.take()
         try:
-            response = self._spread.pools[index].handle_request(request)
+            response = spread.pools[index].handle_request(request)
         except BaseException:
-            self._spread.give_back(index)
+            spread.give_back(index)
             raise
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Stream(response.stream, lambda: self._spread.give_back(index))
+        response.stream = _Stream(response.stream, lambda: spread.give_back(index))
         return response
 
     def close(self) -> None:
-        for pool in self._spread.pools:
+        for pool in self._schemes.all():
             pool.close()
 
 
 class AsyncPools(httpx.AsyncBaseTransport):
     def __init__(self) -> None:
-        options = _Options()
-        self._spread = _Spread(lambda: httpx.AsyncHTTPTransport(verify=options.verify, limits=options.limits))
+        self._schemes = _Schemes(httpx.AsyncHTTPTransport)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        index = self._spread.take()
+        spread = self._schemes.spread_for(request)
+        index = spread.take()
         try:
-            response = await self._spread.pools[index].handle_async_request(request)
+            response = await spread.pools[index].handle_async_request(request)
         except BaseException:
-            self._spread.give_back(index)
+            spread.give_back(index)
             raise
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _AsyncStream(response.stream, lambda: self._spread.give_back(index))
+        response.stream = _AsyncStream(response.stream, lambda: spread.give_back(index))
         return response
 
     async def aclose(self) -> None:
-        for pool in self._spread.pools:
+        for pool in self._schemes.all():
             await pool.aclose()
 
 

@@ -112,13 +112,12 @@ class _Batch:
         self.unsure = False  # an attempt may have been carried out although its answer is missing
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One request to send now. `sent` is set by the driver when the body is on its way."""
 
     batch: _Batch
     request: Request
-    epoch: int
     was_oldest: bool
     sent: bool = False
 
@@ -184,7 +183,7 @@ class Producing:
         size = len(message) + 1
         batch.size += size
         self.buffered_bytes += size
-        return batch.receipt, news
+        return batch.receipt, news or len(batch.messages) == options.batch_messages_max
 
     def add_closing(self, message: bytes | None, now_s: float) -> Receipt:
         """The last append of the stream: closes it, with a final message if there is one."""
@@ -251,7 +250,7 @@ class Producing:
             oldest = self._unacknowledged[0]
             if oldest.flying:
                 return None
-            return self._launch(oldest, now_s) if oldest.retry_at_s <= now_s else oldest.retry_at_s - now_s
+            return self._launch(oldest) if oldest.retry_at_s <= now_s else oldest.retry_at_s - now_s
         limit = self.options.in_flight_max if self._proven else 1
         if not self._waiting or len(self._unacknowledged) >= limit or not all(job.sent for job in self._jobs):
             return None
@@ -268,7 +267,7 @@ class Producing:
         first.seq = self._next_seq
         self._next_seq += 1
         self._unacknowledged.append(first)
-        return self._launch(first, now_s)
+        return self._launch(first)
 
     def _is_full(self, batch: _Batch) -> bool:
         options = self.options
@@ -278,14 +277,13 @@ class Producing:
             or len(batch.messages) >= options.batch_messages_max
         )
 
-    def _launch(self, batch: _Batch, now_s: float) -> Job:
+    def _launch(self, batch: _Batch) -> Job:
         batch.flying = True
         headers = {**self._headers, PRODUCER_EPOCH: str(self.epoch), PRODUCER_SEQ: str(batch.seq)}
         if batch.closes:
             headers[STREAM_CLOSED] = "true"
-        body = self._body(batch)
-        job = Job(batch, Request("POST", self._url, headers=headers, body=body), self.epoch, False)
-        job.was_oldest = batch is self._unacknowledged[0]
+        request = Request("POST", self._url, headers=headers, body=self._body(batch))
+        job = Job(batch, request, was_oldest=batch is self._unacknowledged[0])
         self._jobs.append(job)
         return job
 
@@ -316,6 +314,13 @@ class Producing:
             self._again(batch, fault, now_s, unsure=fault.sent, retry_after=None)
         self._claim_if_landed()
 
+    def abandoned(self, job: Job, error: Exception) -> None:
+        """Something happened that no retry mends, such as a callback for credentials that fails."""
+        self._landed(job)
+        if not isinstance(error, ClientError):
+            error = OutcomeUnknown(f"The producer cannot go on: {error!r}.", url=self._url)
+        self.fail(error)
+
     def fail(self, error: ClientError) -> None:
         """Nothing goes on after this; every receipt and every later call gets the error."""
         self.failure = error
@@ -328,7 +333,8 @@ class Producing:
         self.buffered_bytes = 0
 
     def _landed(self, job: Job) -> _Batch:
-        self._jobs.remove(job)
+        if job in self._jobs:
+            self._jobs.remove(job)
         job.batch.flying = False
         return job.batch
 

@@ -17,7 +17,7 @@ NAME_BYTES_MAX = 1024
 BUCKETED_KEY_BYTES_MAX = 122  # of a stream that is created under /{bucket}/
 _RESERVED_STREAM = "streams"  # the listing endpoint of a bucket
 _RESERVED_BUCKET = "__ds"  # upstream's control routes
-_PLAIN = re.compile(rb"(?!__ds)[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
+_PLAIN = re.compile(rb"(?!__ds)[A-Za-z0-9_-]+(?:/(?!__ds)[A-Za-z0-9_-]+)?")
 
 
 def split_key(key: str) -> tuple[str, str]:

@@ -156,10 +156,18 @@ class Feed:
         for index in range(tail.behind(after), len(changes)):
             change = changes[index]
             if wish.with_data:
-                change = change._replace(fact=whole_fact(self._objects, change.fact))
+                change = change._replace(fact=self._whole(change.fact))
             if not collector.take_all(_recent_entries(change, wish, lost)):
                 return Page(collector.entries, collector.end, False)
         return Page(collector.entries, now, True)
+
+    def _whole(self, fact: Fact) -> Fact:
+        """With the payload, where that lies in a transaction's object."""
+        try:
+            return whole_fact(self._objects, fact)
+        except OSError as error:
+            log.error("A transaction's object cannot be read: %s", error)
+            raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
 
     def _losses(self, wish: FeedWish, after: int) -> Losses:
         if not wish.with_data:
@@ -232,17 +240,21 @@ class _Collector:
 def _chunk_changes(chunk: Chunk, wish: FeedWish, after: int) -> Iterator[_Change]:
     # A snapshot may stand under its stream's name with another type: the stream itself comes first.
     names = {stream.number: stream for stream in reversed(chunk.names()[1])}
-    lengths = chunk.columns().lengths
-    payload = chunk.payload() if wish.with_data else None
-    place, at = 0, 0
+    if not wish.with_data:
+        for row in chunk.facts():
+            stream = names.get(subject_of(row))
+            if stream is not None and row.sequence > after and stream.name.startswith(wish.prefix):
+                # How long the messages are nobody asks; whether there are any is all that counts.
+                yield _Change(*row[:3], stream, row.fact, [0] * row_count(row.fact), None)
+        return
+    lengths, payload, place, at = chunk.columns().lengths, chunk.payload(), 0, 0
     for row in chunk.facts():
         count = row_count(row.fact)
-        sizes = lengths[place : place + count].tolist() if count else []
+        sizes = lengths[place : place + count].tolist()
         size = sum(sizes)
         stream = names.get(subject_of(row))
         if stream is not None and row.sequence > after and stream.name.startswith(wish.prefix):
-            data = None if payload is None else payload[at : at + size]
-            yield _Change(row.sequence, row.at_ms, row.offset, stream, row.fact, sizes, data)
+            yield _Change(*row[:3], stream, row.fact, sizes, payload[at : at + size])
         place, at = place + count, at + size
 
 

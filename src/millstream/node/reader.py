@@ -247,6 +247,9 @@ def check_contiguous(stream: Stream, start: int, end: int, extents: Sequence[Ext
             break
         covered = extent.next_offset
     if covered < end:
+        if stream.deleted:
+            raise NotFound("The stream was deleted.")
+        resolve_offset(stream, start)  # says so if it was trimmed meanwhile
         raise CorruptData(f"Stream {stream.key}: no segment block holds offset {covered}.")
 
 

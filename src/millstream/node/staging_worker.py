@@ -61,7 +61,7 @@ class StagingWorker:
             process.stdin.write(msgspec.json.encode(job) + b"\n")
             await process.stdin.drain()
             line = await process.stdout.readline()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # the latter is uvloop's word for a pipe that is closed
             line = b""
             log.error("The staging process cannot be used: %s", error)
         except asyncio.CancelledError:

@@ -173,7 +173,11 @@ class Upkeep:
             if process is None:
                 continue
             assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(Request(through)) + b"\n")
+            try:
+                process.stdin.write(msgspec.json.encode(Request(through)) + b"\n")
+            except RuntimeError:  # uvloop's word for a pipe that is closed: it has just ended, `_listen` will tell
+                await asyncio.sleep(_RESTART_DELAY_S)
+                continue
             self._progress.clear()
             while self.applied < through and process is self._process:
                 await self._progress.wait()

@@ -103,7 +103,8 @@ class Writer:
         try:
             answer: Answer = self._machine.decide(command, batch.at_ms, batch.changes)
         except Refused as refusal:
-            answer = refusal
+            # Its traceback would lead back to this frame and keep all of it, body included, until some collection.
+            answer = refusal.with_traceback(None)
         changes = batch.changes
         if len(changes) == before:
             self._answer_undecided(batch, done, answer)

@@ -35,6 +35,8 @@ from .http_connection import HttpConnection
 from .stream_routes import StreamRoutes, wanted_encoding
 from .streamed import StreamedAnswer
 
+_PORTION_BYTES = 2 << 20
+_JOIN_MAX = 128 << 10  # up to here a copy is cheaper than a chunk of its own
 _JSON = b"Content-Type: application/json\r\n"
 
 
@@ -107,13 +109,28 @@ class BulkRoutes:
                 renewed_ms = now_ms
 
     def _portions(self, plan: Plan, writer: RowWriter) -> Iterator[list[Piece]]:
-        yield [writer.start]
+        """About two megabytes at a time: going to a thread and back costs the more the busier the machine is."""
+        portion: list[Piece] = []
+        size = 0
+        for piece in self._everything(plan, writer):
+            size += len(piece)
+            if portion and len(piece) + len(portion[-1]) <= _JOIN_MAX:
+                portion[-1] = b"".join((portion[-1], piece))
+            else:
+                portion.append(piece)
+            if size >= _PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+        yield portion
+
+    def _everything(self, plan: Plan, writer: RowWriter) -> Iterator[Piece]:
+        yield writer.start
         if plan.rows:
-            yield writer.single(plan.rows)
+            yield from writer.single(plan.rows)
         for range_ in plan.ranges:
             for rows, selection in self._bulk.rows(plan, range_):
-                yield writer.batch(rows, selection)
-        yield [writer.end]
+                yield from writer.batch(rows, selection)
+        yield writer.end
 
     async def _range(self, bucket: str, query: BulkQuery) -> tuple[int, int]:
         now = self._node.feed.now  # first of all: what is committed while we look is not part of it

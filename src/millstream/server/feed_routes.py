@@ -20,7 +20,7 @@ from ..protocol.http.extension.feed import (
 )
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
-from ..protocol.http.sse import HEARTBEAT
+from .event_response import EventResponse, chunk
 from .http_connection import HttpConnection
 from .stream_routes import StreamRoutes
 
@@ -128,7 +128,12 @@ class FeedPoll:
     def stream_changed(self) -> None:
         if self._conn.live is not self:
             return
-        page = self._routes.node.feed.page_now(self._wish, self._after)
+        try:
+            page = self._routes.node.feed.page_now(self._wish, self._after)
+        except MillstreamError as error:
+            self._leave()
+            self._conn.respond_error(error)
+            return
         if page is None:  # it was archived while we waited: it is read as any other page
             self._leave()
             self._routes.in_background(self._conn, self._send_archived())
@@ -163,31 +168,22 @@ class FeedPoll:
         self._routes.node.feed.leave(self._tail, self)
 
 
-class FeedEvents:
+class FeedEvents(EventResponse):
     """One SSE response: a position that moves along the log."""
 
+    __slots__ = ("_after", "_feed", "_routes", "_tail", "_wish")
+
     def __init__(self, routes: FeedRoutes, conn: HttpConnection, wish: FeedWish, after: int, tail: BucketTail) -> None:
-        self.queued = False
+        super().__init__(conn, routes.settings)
         self._routes = routes
         self._feed = routes.node.feed
-        self._conn = conn
         self._wish = wish
         self._after = after
         self._tail = tail
-        self._done = False
-        self._fetch: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
 
     def start(self) -> None:
-        if not self._conn.begin_stream(_SSE):
+        if not self._begin(_SSE):
             return
-        loop = asyncio.get_running_loop()
-        settings = self._routes.settings
-        self._timers = [
-            loop.call_later(settings.sse_heartbeat_s, self._beat),
-            loop.call_later(settings.sse_max_s, self.end),
-        ]
-        self._conn.live = self
         self._feed.follow(self._tail, self)
         if self._after == self._feed.now:
             self._send(feed_control(self._feed.token(self._after), True))
@@ -200,7 +196,11 @@ class FeedEvents:
             if (sent.wish, sent.after, sent.now) == (self._wish, self._after, self._feed.now):
                 self._send_event(sent)
                 continue
-            page = self._feed.page_now(self._wish, self._after)
+            try:
+                page = self._feed.page_now(self._wish, self._after)
+            except MillstreamError:
+                self.end()  # who asks again sees the error
+                return
             if page is None:
                 self._fetch = asyncio.create_task(self._fetch_archived())
             else:
@@ -223,7 +223,7 @@ class FeedEvents:
         if page.entries:
             entries = entries_body(page.entries, self._feed.token)
             data = feed_event(entries, self._feed.token(page.next_sequence), page.up_to_date)
-        event = SentPage(self._wish, self._after, self._feed.now, page.next_sequence, data, _chunk(data))
+        event = SentPage(self._wish, self._after, self._feed.now, page.next_sequence, data, chunk(data))
         self._routes.last_page = event
         self._send_event(event)
 
@@ -232,35 +232,5 @@ class FeedEvents:
         if event.data:
             self._conn.send(event.chunk if self._conn.is_chunked() else event.data)
 
-    def _send(self, event: bytes) -> None:
-        self._conn.send(_chunk(event) if self._conn.is_chunked() else event)
-
-    def _beat(self) -> None:
-        if not self._done:
-            if not self._conn.paused:
-                self._send(HEARTBEAT)
-            delay_s = self._routes.settings.sse_heartbeat_s
-            self._timers[0] = asyncio.get_running_loop().call_later(delay_s, self._beat)
-
-    def writable(self) -> None:
-        self.stream_changed()
-
-    def cancel(self) -> None:
-        self._leave()
-
-    def end(self) -> None:
-        if not self._done:
-            self._leave()
-            self._conn.end_stream()
-
-    def _leave(self) -> None:
-        self._done = True
-        for timer in self._timers:
-            timer.cancel()
-        if self._fetch is not None and self._fetch is not asyncio.current_task():
-            self._fetch.cancel()
+    def _leave_followers(self) -> None:
         self._feed.leave(self._tail, self)
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)

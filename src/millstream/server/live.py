@@ -11,7 +11,8 @@ from ..node import Cut, Stream
 from ..protocol.http.cursors import interval, next_cursor
 from ..protocol.http.requests import ReadQuery
 from ..protocol.http.responses import NO_STORE, SANDBOX, read_lines
-from ..protocol.http.sse import HEARTBEAT, control_event, data_event, whole_characters
+from ..protocol.http.sse import control_event, data_event, whole_characters
+from .event_response import EventResponse, chunk
 from .http_connection import HttpConnection
 
 if TYPE_CHECKING:
@@ -98,38 +99,27 @@ class SentEvent(NamedTuple):
 NO_EVENT = SentEvent(None, 0, b"", b"")
 
 
-class EventFeed:
+class EventFeed(EventResponse):
     """One SSE response: an offset that moves along the stream."""
 
-    __slots__ = ("_conn", "_done", "_fetch", "_least_cursor", "_offset", "_routes", "_stream", "_timers", "queued")
+    __slots__ = ("_least_cursor", "_offset", "_routes", "_stream")
 
     def __init__(
         self, routes: StreamRoutes, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery
     ) -> None:
-        self.queued = False
+        super().__init__(conn, routes.settings)
         self._routes = routes
-        self._conn = conn
         self._stream = stream
         self._offset = start
         self._least_cursor = next_cursor(routes.node.clock.now_ms(), query.cursor)
-        self._done = False
-        self._fetch: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
 
     def start(self) -> None:
         lines = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n" + SANDBOX
         lines += b"Stream-Id: %b\r\n" % self._routes.node.stream_id(self._stream.number).encode()
         if not is_text(self._stream.content_type):
             lines += b"Stream-SSE-Data-Encoding: base64\r\n"
-        if not self._conn.begin_stream(lines):
+        if not self._begin(lines):
             return
-        loop = asyncio.get_running_loop()
-        settings = self._routes.settings
-        self._timers = [
-            loop.call_later(settings.sse_heartbeat_s, self._beat),
-            loop.call_later(settings.sse_max_s, self.end),
-        ]
-        self._conn.live = self
         self._routes.node.followers.follow(self._stream, self)
         self._routes.node.sweeper.watch(self._stream)
         if self._offset == self._stream.tail and not self._stream.closed:
@@ -176,7 +166,7 @@ class EventFeed:
         json, text = is_json(stream.content_type), is_text(stream.content_type)
         data = data_event(cut.pieces, json=json, text=text) + self._control(cut.end)
         key = (stream.number, cut.start, stream.tail, stream.closed, self._cursor())
-        self._routes.last_event = event = SentEvent(key, cut.end, data, _chunk(data))
+        self._routes.last_event = event = SentEvent(key, cut.end, data, chunk(data))
         self._send_event(event)
 
     def _send_event(self, event: SentEvent) -> None:
@@ -195,38 +185,8 @@ class EventFeed:
         """Of the interval we are in, but never less than what this client was given."""
         return max(self._least_cursor, interval(self._routes.node.clock.now_ms()))
 
-    def _send(self, event: bytes) -> None:
-        self._conn.send(_chunk(event) if self._conn.is_chunked() else event)
-
-    def _beat(self) -> None:
-        if not self._done:
-            if not self._conn.paused:
-                self._send(HEARTBEAT)
-            delay_s = self._routes.settings.sse_heartbeat_s
-            self._timers[0] = asyncio.get_running_loop().call_later(delay_s, self._beat)
-
-    def writable(self) -> None:
-        self.stream_changed()
-
-    def cancel(self) -> None:
-        self._leave()
-
-    def end(self) -> None:
-        if not self._done:
-            self._leave()
-            self._conn.end_stream()
-
-    def _leave(self) -> None:
-        self._done = True
-        for timer in self._timers:
-            timer.cancel()
-        if self._fetch is not None and self._fetch is not asyncio.current_task():
-            self._fetch.cancel()
+    def _leave_followers(self) -> None:
         self._routes.node.followers.leave(self._stream, self)
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _whole_text(stream: Stream, cut: Cut) -> Cut:

@@ -23,7 +23,7 @@ from ..client.steps import Emit, Flow, call, next_chunk
 from ..client.sync.driver import Driver
 from ..client.wire import CONTENT_TYPE, JSON, Answer, Request, bucket_url
 from .options import Selection, Server
-from .plan import Committed, FeedPage, Listing, Plan, StagedPart
+from .plan import Committed, FeedPage, LastCommitted, Listing, Plan, StagedPart
 from .schema import ARROW_SCHEMA
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -185,6 +185,16 @@ class Asker(AbstractContextManager["Asker"]):
     def drop(self, app: str, version: int) -> None:
         """Drop what is staged for a version."""
         self._is_there(Request("DELETE", self._transaction(app, version)))
+
+    def last_committed(self, app: str, *, missing_bucket_is_fine: bool = False) -> LastCommitted | None:
+        """What an application has committed last; its version is None if it has not yet."""
+        request = Request("GET", f"{self._streams}/transactions/{quote(app, safe='')}")
+        try:
+            return _decoded(self._ask(request), LastCommitted)
+        except NotFound:
+            if missing_bucket_is_fine:
+                return None
+            raise
 
     def forget(self, app: str) -> None:
         """Forget an application that will never write again."""

@@ -34,7 +34,7 @@ READING = (
 BATCH_READING = (*READING, "endingOffsets", "endingTimestamp")
 STREAM_READING = (*READING, "maxBytesPerTrigger", "maxOffsetsPerTrigger")
 WRITING = (*COMMON, "stream", "createStreams", "contentType", "orderBy", "txnAppId", "txnVersion")
-STREAM_WRITING = (*WRITING, "checkpointLocation")  # Spark's own, which it passes on
+STREAM_WRITING = (*WRITING, "checkpointLocation", "queryName")  # Spark's own, which it passes on
 EVERY = tuple(dict.fromkeys((*BATCH_READING, *STREAM_READING, *STREAM_WRITING)))
 
 _POSITION = re.compile(r"[0-9a-f]{16}(?:\.[0-9]{1,20})+", re.ASCII)

@@ -147,6 +147,14 @@ class Committed(msgspec.Struct, frozen=True):
     created: int
 
 
+class LastCommitted(msgspec.Struct, frozen=True):
+    """The last transaction of an application; no version if there is none."""
+
+    version: int | None = None
+    messages: int = 0
+    bytes: int = 0
+
+
 def sequence_of(position: str) -> int:
     """The sequence in a position of a server with one shard."""
     return int(position.rpartition(".")[2])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from ..storage.archive.arrow import SCHEMA
 
 MESSAGE, SNAPSHOT, GAP = "message", "snapshot", "gap"
 
@@ -22,17 +23,4 @@ SPARK_SCHEMA = StructType(
     ]
 )
 
-ARROW_SCHEMA = pa.schema(
-    [
-        ("bucket", pa.string()),
-        ("stream", pa.string()),
-        ("offset", pa.int64()),
-        ("next_offset", pa.int64()),
-        ("position", pa.string()),
-        ("id", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("content_type", pa.string()),
-        ("kind", pa.string()),
-        ("value", pa.binary()),
-    ]
-)
+ARROW_SCHEMA = SCHEMA  # what the files and the server say already

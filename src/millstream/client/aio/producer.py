@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from types import TracebackType
 
-from ..errors import ClientError, ConnectionLost, OutcomeUnknown
+from ..errors import ClientError, ConnectionLost
 from ..producing import Job, Producing
 from ..steps import send
 from ..values import Appended
@@ -138,10 +138,7 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
         except ConnectionLost as lost:
             self._rules.lost(job, lost, self._now())
         except Exception as error:
-            # Something that no retry mends, such as a callback for credentials that fails.
-            if not isinstance(error, ClientError):
-                error = OutcomeUnknown(f"The producer cannot go on: {error!r}.", url=job.request.url)
-            self._rules.fail(error)
+            self._rules.abandoned(job, error)
         self._changed.set()
         self._room.set()
 

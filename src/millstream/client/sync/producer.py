@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 
-from ..errors import ClientError, ConnectionLost, OutcomeUnknown
+from ..errors import ClientError, ConnectionLost
 from ..producing import Job, Producing
 from ..steps import send
 from ..values import Appended
@@ -53,7 +53,7 @@ class Producer(AbstractContextManager["Producer"]):
             receipt, news = self._rules.add(message, time.monotonic())
             if news:
                 self._start()
-                self._changed.notify()
+                self._changed.notify_all()  # not just one: it might be another append that waits for room
         assert isinstance(receipt, Future)
         return receipt
 
@@ -127,7 +127,9 @@ class Producer(AbstractContextManager["Producer"]):
             try:
                 self._send(job)
             except Exception as error:
-                self._give_up(job, error)
+                with self._changed:
+                    self._rules.abandoned(job, error)
+                    self._changed.notify_all()
 
     def _next_job(self) -> Job | None:
         with self._changed:
@@ -155,12 +157,4 @@ class Producer(AbstractContextManager["Producer"]):
     def _sent(self, job: Job) -> None:
         with self._changed:
             job.sent = True
-            self._changed.notify()
-
-    def _give_up(self, job: Job, error: Exception) -> None:
-        """Something that no retry mends, such as a callback for credentials that fails."""
-        if not isinstance(error, ClientError):
-            error = OutcomeUnknown(f"The producer cannot go on: {error!r}.", url=job.request.url)
-        with self._changed:
-            self._rules.fail(error)
             self._changed.notify_all()

@@ -19,6 +19,7 @@ import zlib
 from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from operator import add
 
@@ -29,6 +30,7 @@ from .rows import Row, Rows, Selection
 Piece = bytes | memoryview
 END = b"\xff\xff\xff\xff\0\0\0\0"
 _BINARY_MAX = (1 << 31) - 1
+_SMALL = [str(number) for number in range(1000)]
 
 # The schema's message as pyarrow writes it (`arrow.SCHEMA.serialize()`; a test compares them).
 _SCHEMA = (
@@ -63,17 +65,14 @@ def batch_pieces(rows: Rows, selection: Selection, incarnation: int) -> list[Pie
     """The wanted rows as one record batch message, in pieces."""
     rows = _only(rows, _wanted(rows, selection))
     columns = rows.columns
-    offsets, lengths = columns.offsets.tolist(), columns.lengths.tolist()
-    following = list(map(add, offsets, lengths))
+    lengths = columns.lengths.tolist()
     kinds = columns.kinds.tolist() if columns.kinds.tobytes().strip(b"\0") else None  # None: messages only
-    if kinds is not None:
-        following = [end if kind == MESSAGE else at for kind, at, end in zip(kinds, offsets, following, strict=True)]
-    kept = _kept(rows, selection, offsets)
+    kept = _kept(rows, selection)
     body = _Body(rows.size)
     body.constant(rows.bucket.encode())
     body.chosen([stream.name.encode() for stream in rows.streams], columns.streams)
     body.numbers(columns.offsets)
-    body.numbers(array("q", following))
+    body.numbers(_following(rows, kinds))
     body.positions(incarnation, columns.sequences.tolist())
     body.ids(columns.ids_ms.tolist(), columns.id_seqs.tolist(), kinds)
     body.numbers(array("q", [at_ms * 1000 for at_ms in columns.times_ms.tolist()]))
@@ -122,7 +121,7 @@ class _Body:
     def constant(self, value: bytes) -> None:
         """The same text, which is not empty, in every row."""
         self._node(None)
-        self._buffer(array("i", range(0, len(value) * self._count + 1, len(value))).tobytes())
+        self._even_offsets(len(value))
         self._buffer(value * self._count)
 
     def strings(self, values: Sequence[bytes], valid: Sequence[bool] | None = None) -> None:
@@ -141,18 +140,27 @@ class _Body:
         prefix = f"{incarnation:016x}."
         digits = list(map(str, sequences))
         self._node(None)
-        self._offsets([len(prefix) + width for width in map(len, digits)])
+        if digits and len(str(min(sequences))) == len(str(max(sequences))):
+            self._even_offsets(len(prefix) + len(digits[0]))
+        else:
+            self._offsets([len(prefix) + width for width in map(len, digits)])
         self._buffer((prefix + prefix.join(digits)).encode() if digits else b"")
 
     def ids(self, ids_ms: Sequence[int], id_seqs: Sequence[int], kinds: Sequence[int] | None) -> None:
         """Of messages; snapshots have none."""
-        texts = [f"{ms}-{seq}" for ms, seq in zip(ids_ms, id_seqs, strict=True)]
+        prefixes = {ms: f"{ms}-" for ms in set(ids_ms)}  # messages of one commit share it
+        highest = max(id_seqs, default=0)
+        counters = map(_SMALL.__getitem__ if highest < len(_SMALL) else str, id_seqs)
+        texts = list(map(add, map(prefixes.__getitem__, ids_ms), counters))
         valid = None
         if kinds is not None:
             valid = [kind == MESSAGE for kind in kinds]
             texts = [text if is_valid else "" for text, is_valid in zip(texts, valid, strict=True)]
         self._node(valid)
-        self._offsets(map(len, texts))
+        if kinds is None and texts and highest < 10 and len(set(map(len, prefixes.values()))) == 1:
+            self._even_offsets(len(texts[0]))
+        else:
+            self._offsets(map(len, texts))
         self._buffer("".join(texts).encode())
 
     def finished(self, lengths: Sequence[int], payload: memoryview, valid: Sequence[bool] | None) -> list[Piece]:
@@ -177,6 +185,9 @@ class _Body:
         self._nodes += (self._count, nulls)
         self._buffer(_bitmap(valid) if valid is not None and nulls else b"")
 
+    def _even_offsets(self, width: int) -> None:
+        self._buffer(_even_offsets(width, self._count))
+
     def _offsets(self, lengths: Iterable[int]) -> None:
         self._buffer(array("i", accumulate(lengths, initial=0)).tobytes())
 
@@ -185,6 +196,12 @@ class _Body:
         padding = -len(data) % 8
         self._pieces += (data, b"\0" * padding) if padding else (data,)
         self._at += len(data) + padding
+
+
+@lru_cache(maxsize=256)
+def _even_offsets(width: int, count: int) -> bytes:
+    """Offsets of texts that are all of one length; full chunks have the same again and again."""
+    return array("i", range(0, width * count + 1, width)).tobytes()
 
 
 def _bitmap(valid: Sequence[bool]) -> bytes:
@@ -223,12 +240,26 @@ def _only(rows: Rows, wanted: list[int] | None) -> Rows:
     return rows._replace(columns=type(rows.columns)(*columns), payload=memoryview(payload))
 
 
-def _kept(rows: Rows, selection: Selection, offsets: Sequence[int]) -> list[bool] | None:
+def _following(rows: Rows, kinds: Sequence[int] | None) -> array[int] | memoryview:
+    """Where the next message of each row's stream starts."""
+    offsets, lengths = rows.columns.offsets, rows.columns.lengths
+    if kinds is None and rows.size and len(rows.streams) == 1:
+        end = offsets[-1] + lengths[-1]
+        if end - offsets[0] == len(rows.payload):  # one stream without a gap: each message starts where one ends
+            return memoryview(offsets.tobytes()[8:] + end.to_bytes(8, "little"))
+    ends = list(map(add, offsets.tolist(), lengths.tolist()))
+    if kinds is not None:
+        ends = [end if kind == MESSAGE else at for kind, at, end in zip(kinds, offsets, ends, strict=True)]
+    return array("q", ends)
+
+
+def _kept(rows: Rows, selection: Selection) -> list[bool] | None:
     """Which rows have not been lost since; None for all of them."""
     if selection.gone.keys().isdisjoint(stream.number for stream in rows.streams):
         return None
     kept_from = [selection.kept_from(stream.number) for stream in rows.streams]
-    return [offset >= kept_from[index] for index, offset in zip(rows.columns.streams, offsets, strict=True)]
+    columns = rows.columns
+    return [offset >= kept_from[index] for index, offset in zip(columns.streams, columns.offsets, strict=True)]
 
 
 def _word(kind: int, is_kept: bool) -> int:

@@ -1,0 +1,69 @@
+"""Runs the project beside this file: bronze, silver, gold, and announcements back into a stream.
+
+python examples/pipelines/run.py --url http://127.0.0.1:4437 --bucket agents --work build/pipeline
+
+Run it again and only what is new is processed. Needs `pip install 'millstream[pipelines]'`. The tables are in
+`spark-warehouse` in the work folder, as Parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from millstream.client import AlreadyExists, Client
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Run the example pipeline once.")
+    parser.add_argument("--url", default="http://127.0.0.1:4437", help="the server")
+    parser.add_argument("--bucket", default="agents", help="where the runs are")
+    parser.add_argument("--sink-bucket", default="announcements", help="where finished runs are announced")
+    parser.add_argument("--work", type=Path, default=Path("build/pipeline"), help="folder for tables and checkpoints")
+    parser.add_argument("--remote", default="local[2]", help="where Spark runs")
+    chosen = parser.parse_args(arguments)
+    create_bucket(chosen.url, chosen.sink_bucket)
+    work = chosen.work.absolute()
+    spec = prepared(work)
+    environment = os.environ | {
+        "MILLSTREAM_URL": chosen.url,
+        "MILLSTREAM_BUCKET": chosen.bucket,
+        "MILLSTREAM_SINK_BUCKET": chosen.sink_bucket,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+    }
+    command = [str(Path(sys.executable).parent / "spark-pipelines"), "run", "--spec", str(spec)]
+    command += ["--remote", chosen.remote]
+    # Without a lasting catalog the second run would not know the tables of the first one.
+    command += ["--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.ui.enabled=false"]
+    return subprocess.run(command, cwd=work, env=environment, check=False).returncode
+
+
+def create_bucket(url: str, name: str) -> None:
+    with Client(url) as client:
+        try:
+            client.bucket(name).create()
+        except AlreadyExists:
+            return
+
+
+def prepared(work: Path) -> Path:
+    """The project in the work folder, with an absolute folder for checkpoints: Spark takes no other."""
+    project, storage = work / "project", work / "storage"
+    storage.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(project, ignore_errors=True)
+    shutil.copytree(HERE / "transformations", project / "transformations", ignore=shutil.ignore_patterns("__pycache__"))
+    spec = project / "spark-pipeline.yml"
+    spec.write_text((HERE / spec.name).read_text().replace("storage: storage\n", f"storage: {storage.as_uri()}\n"))
+    return spec
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
