@@ -77,7 +77,7 @@ def run_pipeline(url: str, folder: Path, runs: int, documents: int, master: str)
         ]
     told("", f"{rows[0]:,} and {rows[1]:,} new rows")
     with step("Reporting on agent runs"):
-        report(url, RUNS, folder / "report", silent_after_s=0, spark=spark)
+        report(url, RUNS, folder / "report", time_member="at", spark=spark)
     spark.stop()
 
 

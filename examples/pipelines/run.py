@@ -11,14 +11,18 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.client import AlreadyExists, Client
 
 HERE = Path(__file__).resolve().parent
+CONNECT_PORT = 15002
+PORT_WAIT_S = 300.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,7 +47,27 @@ def main(arguments: Sequence[str]) -> int:
     command += ["--remote", chosen.remote]
     # Without a lasting catalog the second run would not know the tables of the first one.
     command += ["--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.ui.enabled=false"]
+    if chosen.remote.startswith("local"):
+        wait_for_port()
     return subprocess.run(command, cwd=work, env=environment, check=False).returncode
+
+
+def wait_for_port() -> None:
+    """A local run listens on a port that Spark does not let one choose, so two of them take turns."""
+    give_up = time.monotonic() + PORT_WAIT_S
+    waiting = False
+    while is_taken(CONNECT_PORT):
+        if time.monotonic() > give_up:
+            raise SystemExit(f"Port {CONNECT_PORT} is in use by another Spark session; stop that one first.")
+        if not waiting:
+            print(f"Waiting for port {CONNECT_PORT}, which another Spark session uses ...", flush=True)
+        waiting = True
+        time.sleep(1)
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def create_bucket(url: str, name: str) -> None:

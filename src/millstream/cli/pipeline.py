@@ -225,6 +225,10 @@ def report(
             "--silent-after", metavar="SECONDS", min=0, help="Open streams not written for so long are silent."
         ),
     ] = 3600.0,
+    time_member: Annotated[
+        str | None,
+        typer.Option("--time-member", metavar="NAME", help="The member of JSON messages that has their time."),
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -241,6 +245,7 @@ def report(
             to,
             prefix=prefix,
             silent_after_s=silent_after,
+            time_member=time_member,
             token=os.environ.get(TOKEN_VARIABLE),
             master=master,
             conf=pairs("--conf", conf),

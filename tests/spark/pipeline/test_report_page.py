@@ -27,7 +27,9 @@ VOID = {"meta", "rect", "line", "path"}
 
 
 def stream(name: str, messages: int = 10) -> StreamFigures:
-    return StreamFigures(name, "text/plain", False, messages, messages * 100, 400, NOON, NOON + timedelta(seconds=5))
+    return StreamFigures(
+        name, "text/plain", False, messages, messages * 100, 400, NOON, NOON + timedelta(seconds=5), NOON
+    )
 
 
 def figures(**changes) -> Figures:

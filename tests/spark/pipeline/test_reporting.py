@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow.parquet as pq
+import pytest
 
 from millstream.spark.pipeline import report
 
@@ -52,6 +55,19 @@ def test_a_report_is_replaced_and_may_be_on_a_part(spark, bucket, tmp_path):
     result = report(source.server.url, source.name, tmp_path, prefix="a-", spark=spark)
     assert result.messages == 1
     assert pq.read_table(tmp_path / "streams.parquet")["stream"].to_pylist() == ["a-1"]
+
+
+def test_times_may_be_those_that_messages_say(spark, bucket, tmp_path):
+    source = bucket()
+    kind = "application/json"
+    source.create("a", b'{"at":"2026-03-02T08:00:00Z"}', b'{"at":"2026-03-02T08:00:10.500Z"}', b'{"at":7}', kind=kind)
+    result = report(source.server.url, source.name, tmp_path, time_member="at", spark=spark)
+    assert result.figures.totals.first_at == datetime(2026, 3, 2, 8, tzinfo=UTC)
+    assert result.figures.totals.last_at > datetime(2026, 3, 3, tzinfo=UTC)
+    assert result.figures.intervals[0].messages == 2
+    assert sum(one.messages for one in result.figures.intervals) == 3
+    with pytest.raises(ValueError, match="quote"):
+        report(source.server.url, source.name, tmp_path, time_member="a'", spark=spark)
 
 
 def test_an_empty_bucket_and_a_dry_run(spark, bucket, tmp_path):

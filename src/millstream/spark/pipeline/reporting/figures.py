@@ -32,7 +32,7 @@ class SizeClass:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One stream: what it holds now and when it was written."""
+    """One stream: what it holds, the times of its first and last message, and when it was written last."""
 
     stream: str
     content_type: str
@@ -41,12 +41,13 @@ class StreamFigures:
     bytes: int
     largest: int
     first_at: datetime | None
-    last_at: datetime
+    last_at: datetime | None
+    written_at: datetime
 
     @property
     def messages_per_s(self) -> float:
         """Over the time between its first and its last message; a burst within a second counts as one."""
-        if self.first_at is None:
+        if self.first_at is None or self.last_at is None:
             return 0.0
         return self.messages / max(1.0, (self.last_at - self.first_at).total_seconds())
 

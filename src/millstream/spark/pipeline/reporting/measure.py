@@ -23,7 +23,7 @@ from .figures import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,21 @@ class Measured:
     streams: Sequence[StreamFigures]
 
 
-def measure(spark: SparkSession, target: Target, silent_after_s: float, rows: int, now: datetime) -> Measured:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a report should go by: `time_member` is a member of JSON messages that holds their time."""
+
+    silent_after_s: float
+    time_member: str | None
+    rows: int
+
+
+def measure(spark: SparkSession, target: Target, wishes: Wishes, now: datetime) -> Measured:
     """Read the bucket once; what is needed of each message (stream, time, size) is held while the figures are made."""
     scanned = target.read(spark, {}).select(
         "stream",
         "kind",
-        (f.unix_micros("timestamp") / 1_000_000).alias("at_s"),
+        (f.unix_micros(_time(wishes.time_member)) / 1_000_000).alias("at_s"),
         f.coalesce(f.length("value"), f.lit(0)).alias("size"),
     )
     held = scanned.persist()
@@ -51,7 +60,9 @@ def measure(spark: SparkSession, target: Target, silent_after_s: float, rows: in
         intervals, sizes = _histograms(messages, interval_s)
     finally:
         held.unpersist()
-    silent = [one for one in streams if not one.closed and (now - one.last_at).total_seconds() > silent_after_s]
+    silent = [
+        one for one in streams if not one.closed and (now - one.written_at).total_seconds() > wishes.silent_after_s
+    ]
     return Measured(
         Figures(
             bucket=target.source,
@@ -60,13 +71,22 @@ def measure(spark: SparkSession, target: Target, silent_after_s: float, rows: in
             interval_s=interval_s,
             intervals=intervals,
             sizes=sizes,
-            hottest=sorted((one for one in streams if one.messages), key=_heat)[:rows],
-            silent=sorted(silent, key=lambda one: one.last_at)[:rows],
-            silent_after_s=silent_after_s,
+            hottest=sorted((one for one in streams if one.messages), key=_heat)[: wishes.rows],
+            silent=sorted(silent, key=lambda one: one.written_at)[: wishes.rows],
+            silent_after_s=wishes.silent_after_s,
             silent_count=len(silent),
         ),
         streams,
     )
+
+
+def _time(member: str | None) -> Column:
+    """When a message was committed; or the time that it says itself, where it says one."""
+    committed = f.col("timestamp")
+    if member is None:
+        return committed
+    said = f.get_json_object(f.col("value").cast("string"), f"$['{member}']")
+    return f.coalesce(f.try_to_timestamp(said), committed)
 
 
 def _heat(stream: StreamFigures) -> tuple[int, int, str]:
@@ -100,7 +120,8 @@ def _streams(target: Target, held: DataFrame) -> tuple[list[StreamFigures], int,
                     bytes=(row["bytes"] if row else 0) or 0,
                     largest=(row["largest"] if row else 0) or 0,
                     first_at=_moment(row["first_s"]) if row else None,
-                    last_at=datetime.fromtimestamp(listed.last_write_at_ms / 1000, UTC),
+                    last_at=_moment(row["last_s"]) if row else None,
+                    written_at=datetime.fromtimestamp(listed.last_write_at_ms / 1000, UTC),
                 )
             )
     return streams, sum(row["gaps"] for row in rows.values()), snapshots

@@ -172,7 +172,7 @@ def _stream_row(stream: StreamFigures) -> str:
         bytes_text(stream.bytes),
         bytes_text(stream.largest),
         rate_text(stream.messages_per_s),
-        time_text(stream.last_at),
+        time_text(stream.written_at),
     )
     cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
     return f"<tr><td>{escape(stream.stream)}</td><td>{escape(stream.content_type)}</td>{cells}</tr>"

@@ -33,6 +33,7 @@ STREAMS = pa.schema(
         ("largest", pa.int64()),
         ("first_at", TIME),
         ("last_at", TIME),
+        ("written_at", TIME),
     ]
 )
 INTERVALS = pa.schema([("start", TIME), ("messages", pa.int64()), ("bytes", pa.int64())])
@@ -57,6 +58,7 @@ def report(
     *,
     prefix: str = "",
     silent_after_s: float = SILENT_AFTER_S,
+    time_member: str | None = None,
     token: str | None = None,
     spark: SparkSession | None = None,
     master: str | None = None,
@@ -68,10 +70,13 @@ def report(
 
     Writes into `path`: `report.html`, a page that needs nothing else; `streams.parquet` with a row for each stream;
     `intervals.parquet` and `sizes.parquet`, what the plots show. A report that is there is replaced. A stream is silent
-    when it is open and was not written for `silent_after_s` seconds.
+    when it is open and was not written for `silent_after_s` seconds. Times are those of the commits, or with
+    `time_member` what that member of JSON messages says.
 
         report("http://127.0.0.1:4437", "agents", "report")
     """
+    if time_member is not None and set("'\\") & set(time_member):
+        raise ValueError(f"{time_member!r} cannot be the name of a member here: it has a quote or a backslash")
     target = Target(url, bucket, prefix, token)
     with Asker(target.server) as asker:
         plan = asker.plan(Extent("earliest", "now", prefix))
@@ -79,7 +84,7 @@ def report(
     if dry_run:
         return ReportResult(plan.messages, plan.bytes, dry_run=True)
     from ..session import progress_bar, session  # here, so that a dry run does not wait for a JVM
-    from .measure import measure
+    from .measure import Wishes, measure
 
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,7 @@ def report(
         progress_bar(spark, f"Reporting on {target.source}", 1, shown=show_progress) as bar,
         bar.step(1),
     ):
-        measured = measure(spark, target, silent_after_s, ROWS, datetime.now(UTC))
+        measured = measure(spark, target, Wishes(silent_after_s, time_member, ROWS), datetime.now(UTC))
     figures = measured.figures
     _write(folder / "streams.parquet", [asdict(one) for one in measured.streams], STREAMS)
     _write(folder / "intervals.parquet", [asdict(one) for one in figures.intervals], INTERVALS)
