@@ -84,11 +84,9 @@ def run_pipeline(url: str, folder: Path, runs: int, documents: int, master: str)
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """A server on a port of its own, for as long as this takes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "millstream", "serve", "--listen", f"127.0.0.1:{port}"]
-    command += ["--data-dir", str(folder / "data")]
+    port, s3p_port = free_port(), free_port()
+    command = [sys.executable, "-m", "millstream", "serve", "--data-dir", str(folder / "data")]
+    command += ["--listen", f"127.0.0.1:{port}", "--s3p-listen", f"127.0.0.1:{s3p_port}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
     log_path = folder / "server.log"
     with log_path.open("ab") as log:
@@ -100,6 +98,13 @@ def serving(folder: Path) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(STOP_TIMEOUT_S)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def wait_until_ready(port: int, server: subprocess.Popen[bytes], log_path: Path) -> None:
