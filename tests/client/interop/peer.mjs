@@ -6,17 +6,6 @@ import { createStreamDB } from "@durable-streams/state/db"
 
 const command = JSON.parse(process.argv[2])
 const say = (value) => process.stdout.write(JSON.stringify(value) + "\n")
-// The npm client repeats its batches while a server restarts, but not its close.
-const untilUp = async (act) => {
-  for (let tries = 0; ; tries += 1) {
-    try {
-      return await act()
-    } catch (error) {
-      if (tries === 50 || (error.status !== 503 && error.status !== undefined)) throw error
-      await pause(200)
-    }
-  }
-}
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
 // Any value passes; what is tested is the way there and back.
@@ -41,7 +30,7 @@ const acts = {
       if (pauseMs) await pause(pauseMs)
     }
     await producer.flush()
-    if (close) await untilUp(() => producer.close())
+    if (close) await producer.close()
   },
 
   async read({ url, live, count }) {
