@@ -47,9 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     command += ["--remote", chosen.remote]
     # Without a lasting catalog the second run would not know the tables of the first one.
     command += ["--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.ui.enabled=false"]
-    # Seen with Spark 4.3: once a table is in the catalog, a flow that reads it may be resolved against the catalog before
-    # the flow that fills it is known, and then starts beside that one instead of behind it. What it misses comes with the
-    # next run; filling bronze by itself first leaves nothing to miss.
+    # Seen with Spark 4.3: once a table is in the catalog, a flow that reads it may be resolved against the catalog
+    # before the flow that fills it is known, and then starts beside that one instead of behind it. What it misses comes
+    # with the next run; filling bronze by itself first leaves nothing to miss.
     steps = [["--refresh", "bronze_messages"], []] if (work / "spark-warehouse" / "bronze_messages").exists() else [[]]
     for step in steps:
         if chosen.remote.startswith("local"):
