@@ -213,7 +213,8 @@ def _measure_latency(plan: Plan, session, server: Server, samples: Samples) -> N
         sent = [float(bytes(row.value)) for row in batch.select("value").collect()]
         arrived.extend(time.time() - at for at in sent)
 
-    read = session.readStream.format("millstream").options(**where).load()
+    # From the beginning: the query may start later than the first append.
+    read = session.readStream.format("millstream").options(**where, startingOffsets="earliest").load()
     checkpoint = BUILD / "checkpoints" / str(os.getpid())
     query = read.writeStream.foreachBatch(take).option("checkpointLocation", str(Path(checkpoint))).start()
     try:

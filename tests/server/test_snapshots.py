@@ -468,3 +468,24 @@ def test_the_listing_says_where_the_latest_snapshot_is(client, bucket, stream):
     assert listed() == 6
     time.sleep(0.8)  # a checkpoint: from the catalog it is the same
     assert listed() == 6
+
+
+# --- compression
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_bootstrap_and_listing_come_compressed_to_who_asks(client, bucket, encoding):
+    url = f"/ds/{bucket}/words"
+    client.put(url, headers={"content-type": "text/plain"})
+    for number in range(20):
+        append(client, url, "the same words again " * 20)
+        client.put(f"/ds/{bucket}/{'long' * 20}-{number}", headers={"content-type": "text/plain"})
+    for path in (f"{url}/bootstrap", f"/ds/{bucket}/streams"):
+        plain = client.get(path, headers={"accept-encoding": "identity"})
+        packed = client.get(path, headers={"accept-encoding": encoding})
+        assert packed.headers["content-encoding"] == encoding
+        assert "content-encoding" not in plain.headers
+        if path.endswith("bootstrap"):
+            assert parts(packed) == parts(plain)
+        else:
+            assert packed.json() == plain.json()

@@ -143,7 +143,7 @@ def decode_json(data: bytes) -> Any:
 def split_json_array(data: bytes) -> list[bytes]:
     if not data:
         return []
-    body = split_body(data)
+    body = split_body(data, is_bounded=False)
     if body.fault is not None or data.lstrip()[:1] != b"[":
         raise ProtocolError("The server sent JSON that is cut off or no array of messages.")
     if body.lengths is None:

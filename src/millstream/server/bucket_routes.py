@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ..model.commands import ChangeBucket, CreateBucket, DeleteBucket
 from ..model.errors import NotFound
 from ..model.facts import BucketSettings
@@ -22,6 +24,7 @@ from ..protocol.http.extension.transactions import TRANSACTIONS
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .bulk_routes import BulkRoutes
+from .compression import COMPRESS_MIN, compress, wanted_encoding
 from .feed_routes import FeedRoutes
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
@@ -135,7 +138,12 @@ class BucketRoutes:
         query = parse_listing(request.query)
         self._node.bucket(bucket)
         streams, has_more = self._node.list_streams(bucket, query.prefix, query.after, query.limit)
-        conn.respond(200, _JSON + NO_STORE, [listing_body(bucket, query, streams, has_more)])
+        body = listing_body(bucket, query, streams, has_more)
+        encoding = wanted_encoding(request.headers.get(h.ACCEPT_ENCODING, b""))
+        if encoding is None or len(body) < COMPRESS_MIN:
+            conn.respond(200, _JSON + NO_STORE, [body])
+        else:
+            self._streams.in_background(conn, _send_compressed(conn, body, encoding))
 
 
 def _is_one_of(conn: HttpConnection, request: Request, *methods: bytes) -> bool:
@@ -144,6 +152,12 @@ def _is_one_of(conn: HttpConnection, request: Request, *methods: bytes) -> bool:
         return True
     _not_allowed(conn, b", ".join((*methods, b"OPTIONS")))
     return False
+
+
+async def _send_compressed(conn: HttpConnection, body: bytes, encoding: bytes) -> None:
+    packed = await asyncio.to_thread(compress, [body], encoding)
+    if conn.request is not None:
+        conn.respond(200, _JSON + NO_STORE + b"Content-Encoding: %b\r\n" % encoding, [packed])
 
 
 def _not_allowed(conn: HttpConnection, methods: bytes) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol
 from urllib.parse import quote
-
-import zstandard
 
 from ..node.bulk import Bounds, HotRange, Plan, SegmentRange
 from ..node.leases import Lease
@@ -31,8 +28,9 @@ from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE, SANDBOX
 from ..storage.archive.arrow_stream import END, Piece, batch_pieces, single_pieces, stream_start
 from ..storage.archive.rows import Row, Rows, Selection, selected
+from .compression import compressed, wanted_encoding
 from .http_connection import HttpConnection
-from .stream_routes import StreamRoutes, wanted_encoding
+from .stream_routes import StreamRoutes
 from .streamed import StreamedAnswer
 
 _PORTION_BYTES = 2 << 20
@@ -49,11 +47,6 @@ class RowWriter(Protocol):
 
     def batch(self, rows: Rows, selection: Selection) -> list[Piece]: ...
     def single(self, rows: list[Row]) -> list[Piece]: ...
-
-
-class Packer(Protocol):
-    def compress(self, data: Piece, /) -> bytes: ...
-    def flush(self) -> bytes: ...
 
 
 class BulkRoutes:
@@ -87,7 +80,7 @@ class BulkRoutes:
         pieces = self._pieces(plan, writer)
         if encoding is not None:
             lines += b"Content-Encoding: %b\r\n" % encoding
-            pieces = _compressed(pieces, encoding)
+            pieces = compressed(pieces, encoding)
         try:
             await StreamedAnswer(conn, lines + NO_STORE + SANDBOX, pieces).send()
         finally:
@@ -240,19 +233,3 @@ def _made_ahead(loop: asyncio.AbstractEventLoop, portions: Iterator[list[Piece]]
     making = loop.run_in_executor(None, next, portions, None)
     making.add_done_callback(lambda made: made.cancelled() or made.exception())  # the reader may have left meanwhile
     return making
-
-
-async def _compressed(pieces: AsyncIterator[Piece], encoding: bytes) -> AsyncIterator[Piece]:
-    """In one frame over all pieces."""
-    packer = _packer(encoding)
-    async for piece in pieces:
-        packed = await asyncio.to_thread(packer.compress, piece)
-        if packed:
-            yield packed
-    yield packer.flush()
-
-
-def _packer(encoding: bytes) -> Packer:
-    if encoding == b"zstd":
-        return zstandard.ZstdCompressor(level=3).compressobj()
-    return zlib.compressobj(level=5, wbits=31)

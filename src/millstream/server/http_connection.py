@@ -54,7 +54,7 @@ class HttpConnection(RequestReceiver):
 
     # -- serving ---------------------------------------------------------------------------------------
 
-    def _serve(self, request: Request) -> None:
+    def serve(self, request: Request) -> None:
         self.busy = True
         self.request = request
         self.deadline = 0.0
@@ -198,7 +198,7 @@ class HttpConnection(RequestReceiver):
         request = self._queue.popleft()
         if len(self._queue) == QUEUE_MAX - 1:
             self._transport.resume_reading()
-        self._serve(request)
+        self.serve(request)
 
     # -- ending ----------------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ from .stream_routes import METHODS, StreamRoutes
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+_HOLD_S = 5.0  # how long a request waits for a node that recovers
+_RETRY_AFTER = b"Retry-After: 1\r\n"
 _FLAT = b"/v1/stream/"
 _CORS_METHODS = METHODS + b", PATCH"  # buckets take it
 _OPERATOR = frozenset({b"/healthz", b"/readyz/local", b"/metrics"})
@@ -47,6 +49,8 @@ class HttpListener:
         self._ticker: asyncio.Task[None] | None = None
         self._metrics = Metrics(self)
         self._stopping = False
+        # Requests that came before the node was ready: most recoveries take less time than a client's next try.
+        self._held: list[tuple[HttpConnection, Request, float]] = []
         self._renew_common_lines()
 
     # -- life --------------------------------------------------------------------------------------------
@@ -65,11 +69,13 @@ class HttpListener:
         """Recovery is done: open the doors."""
         self.node = node
         self._routes = StreamRoutes(node, self.settings)
+        self.loop.call_soon(self._serve_held)
         self._bucket_routes = BucketRoutes(node, self._routes)
 
     async def stop(self) -> None:
         """Answer what is in flight, end live reads, close everything; bounded by `stop_timeout_s`."""
         self._stopping = True
+        self._serve_held()
         if self._server is not None:
             self._server.close()
         for conn in list(self._connections):
@@ -104,11 +110,26 @@ class HttpListener:
         key = (method, status)
         self.answered[key] = self.answered.get(key, 0) + 1
 
+    def _serve_held(self) -> None:
+        """Go on with what came while the node recovered; what waited too long is sent away."""
+        held, self._held = self._held, []
+        for conn, request, until in held:
+            if conn.request is not request:
+                continue  # the client has left
+            if self._routes is not None and not self._stopping:
+                conn.serve(request)
+            elif self.now > until or self._stopping:
+                conn.respond_problem(503, "starting", "The server recovers its data. Try again.", _RETRY_AFTER)
+            else:
+                self._held.append((conn, request, until))
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             self.now = now = self.loop.time()
             self._renew_common_lines()
+            if self._held:
+                self._serve_held()
             for conn in list(self._connections):
                 if conn.deadline and now > conn.deadline:
                     conn.timed_out()
@@ -143,7 +164,7 @@ class HttpListener:
         elif request.path in _OPERATOR:
             self._serve_operator(conn, request)
         elif self._routes is None or self._bucket_routes is None:
-            conn.respond_problem(503, "starting", "The server recovers its data. Try again.", b"Retry-After: 1\r\n")
+            self._held.append((conn, request, self.now + _HOLD_S))
         elif request.path.startswith(_FLAT):
             self._routes.serve(conn, request, key_of_flat_path(request.path[len(_FLAT) :]))
         else:

@@ -275,7 +275,7 @@ class RequestReceiver(asyncio.Protocol):
             if len(self._queue) >= QUEUE_MAX and self._transport is not None:
                 self._transport.pause_reading()
         else:
-            self._serve(request)
+            self.serve(request)
 
     def _request(self, body: bytes) -> Request:
         parser = self._parser
@@ -344,7 +344,7 @@ class RequestReceiver(asyncio.Protocol):
 
     # -- the other half ------------------------------------------------------------------------------------
 
-    def _serve(self, request: Request) -> None:
+    def serve(self, request: Request) -> None:
         """Serve a whole request."""
         raise NotImplementedError
 

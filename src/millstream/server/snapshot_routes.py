@@ -33,6 +33,7 @@ from ..protocol.http.extension.snapshots import (
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from .body_sinks import ObjectSink, body_digest
+from .compression import Piece, compressed, wanted_encoding
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
@@ -154,16 +155,21 @@ class SnapshotRoutes:
             _not_allowed(conn, b"GET, HEAD, OPTIONS")
             return
         refuse_live(request.query)
-        self._streams.in_background(conn, self._bootstrap(conn, key))
+        encoding = wanted_encoding(request.headers.get(h.ACCEPT_ENCODING, b""))
+        self._streams.in_background(conn, self._bootstrap(conn, key, encoding))
 
-    async def _bootstrap(self, conn: HttpConnection, key: str) -> None:
+    async def _bootstrap(self, conn: HttpConnection, key: str, encoding: bytes | None) -> None:
         stream = self._node.visible(key)
         self._node.renew(stream)
         boundary, end = new_boundary(), stream.tail
         lines = bootstrap_lines(stream, self._node.stream_id(stream.number), boundary, end)
-        await StreamedAnswer(conn, lines, self._bootstrap_pieces(stream, boundary, end)).send()
+        pieces: AsyncIterator[Piece] = self._bootstrap_pieces(stream, boundary, end)
+        if encoding is not None:
+            lines += b"Content-Encoding: %b\r\n" % encoding
+            pieces = compressed(pieces, encoding)
+        await StreamedAnswer(conn, lines, pieces).send()
 
-    async def _bootstrap_pieces(self, stream: Stream, boundary: bytes, end: int) -> AsyncIterator[bytes]:
+    async def _bootstrap_pieces(self, stream: Stream, boundary: bytes, end: int) -> AsyncIterator[Piece]:
         snapshot = stream.snapshot
         content_type = DEFAULT_CONTENT_TYPE if snapshot is None else snapshot.content_type
         yield part_start(boundary, content_type).removeprefix(b"\r\n")

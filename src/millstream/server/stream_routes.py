@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Coroutine
 
 import msgspec
-import zstandard
 
 from ..model.commands import Append, Body, Command, Create
 from ..model.errors import Gone, MillstreamError
@@ -39,13 +37,13 @@ from ..protocol.http.responses import (
     write_lines,
     write_status,
 )
+from .compression import COMPRESS_MIN, compress, wanted_encoding
 from .http_connection import HttpConnection
 from .live import NO_EVENT, EventFeed, LongPoll, send_nothing_new
 from .settings import Settings
 
 log = logging.getLogger(__name__)
 
-_COMPRESS_MIN = 1024
 METHODS = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
@@ -275,7 +273,7 @@ class StreamRoutes:
         lines += content_lines(stream.content_type)
         if h.ACCEPT_ENCODING in request.headers:
             encoding = wanted_encoding(request.headers[h.ACCEPT_ENCODING])
-            if encoding is not None and cut.end - cut.start >= _COMPRESS_MIN:
+            if encoding is not None and cut.end - cut.start >= COMPRESS_MIN:
                 self.in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
                 return
         conn.respond(200, b"%bETag: %b\r\n" % (lines, etag.encode()), pieces)
@@ -287,28 +285,7 @@ class StreamRoutes:
         self, conn: HttpConnection, lines: bytes, etag: str, pieces: list[bytes], encoding: bytes
     ) -> None:
         """Off the loop. The same range in other bytes is only weakly the same."""
-        body = await asyncio.to_thread(_compress, pieces, encoding)
+        body = await asyncio.to_thread(compress, pieces, encoding)
         if conn.request is not None:
             lines += b"ETag: W/%b\r\nContent-Encoding: %b\r\n" % (etag.encode(), encoding)
             conn.respond(200, lines, [body])
-
-
-def wanted_encoding(accepted: bytes) -> bytes | None:
-    names = {part.partition(b";")[0].strip().lower(): part.partition(b";")[2] for part in accepted.split(b",")}
-    for encoding in (b"zstd", b"gzip"):
-        if encoding in names and names[encoding].replace(b" ", b"") not in (
-            b"q=0",
-            b"q=0.0",
-            b"q=0.00",
-            b"q=0.000",
-        ):
-            return encoding
-    return None
-
-
-def _compress(pieces: list[bytes], encoding: bytes) -> bytes:
-    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    if encoding == b"zstd":
-        return zstandard.ZstdCompressor(level=3).compress(data)
-    packer = zlib.compressobj(level=5, wbits=31)
-    return packer.compress(data) + packer.flush()

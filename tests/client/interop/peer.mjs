@@ -22,9 +22,9 @@ const acts = {
     if (close) await stream.close()
   },
 
-  async produce({ url, items, pauseMs, close }) {
+  async produce({ url, items, pauseMs, close, id = "npm" }) {
     const stream = await DurableStream.create({ url, contentType: "application/json" })
-    const producer = new IdempotentProducer(stream, "npm", { autoClaim: true, maxInFlight: 1, onError: (e) => say({ error: String(e) }) })
+    const producer = new IdempotentProducer(stream, id, { autoClaim: true, maxInFlight: 1, onError: (e) => say({ error: String(e) }) })
     for (const item of items) {
       producer.append(JSON.stringify(item))
       if (pauseMs) await pause(pauseMs)

@@ -12,7 +12,9 @@ from millstream.protocol.http.error_table import REASONS, STATUS, error_body, er
 
 
 def tree(kind: type[e.MillstreamError] = e.MillstreamError) -> list[type[e.MillstreamError]]:
-    return [kind, *(each for child in kind.__subclasses__() for each in tree(child))]
+    """Of the errors of the server; those of clients and of Spark grow on the same root."""
+    children = [child for child in kind.__subclasses__() if child.__module__ == e.__name__]
+    return [kind, *(each for child in children for each in tree(child))]
 
 
 # Branches of the tree that nobody raises as such. `Conflict` and `Unavailable` are branches and errors at once.

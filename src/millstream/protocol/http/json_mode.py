@@ -18,19 +18,21 @@ _value = msgspec.json.Decoder(msgspec.Raw)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def split_body(body: bytes) -> Body:
-    """The messages of a JSON body; a body that is no JSON becomes a fault, for the engine to judge when."""
+def split_body(body: bytes, *, is_bounded: bool = True) -> Body:
+    """The messages of a JSON body; a body that is no JSON becomes a fault, for the engine to judge when.
+
+    A server bounds what a client sends; a client takes what its server holds."""
     try:
         # msgspec skips over strings it does not need, and with them over invalid UTF-8.
         if not body.isascii():
             body.decode()
         text = body.strip(_WHITE_SPACE)
         try:
-            return _split(text)
+            return _split(text, is_bounded)
         except msgspec.DecodeError:
             if HALF_PAIR.search(text) is None:
                 raise
-        return _split_with_half_pairs(text)
+        return _split_with_half_pairs(text, is_bounded)
     except UnicodeDecodeError as error:
         return _fault(f"it is not UTF-8 at byte {error.start}")
     except RecursionError:
@@ -39,14 +41,14 @@ def split_body(body: bytes) -> Body:
         return _fault(str(error))
 
 
-def _split(text: bytes) -> Body:
+def _split(text: bytes, is_bounded: bool) -> Body:
     if text[:1] != b"[":
         _value.decode(text)
         return Body(text)
-    if len(text) > _COMMAS_UNSEEN and _holds_far_too_many(text):
+    if is_bounded and len(text) > _COMMAS_UNSEEN and _holds_far_too_many(text):
         return _too_many()
     messages = _array.decode(text)
-    if len(messages) > MESSAGES_MAX:
+    if is_bounded and len(messages) > MESSAGES_MAX:
         return _too_many()
     if not messages:
         return EMPTY_BODY
@@ -70,9 +72,9 @@ def flaw_in_value(text: bytes) -> str | None:
     return None
 
 
-def _split_with_half_pairs(text: bytes) -> Body:
+def _split_with_half_pairs(text: bytes, is_bounded: bool) -> Body:
     """The messages are cut where msgspec finds them in a text of the same lengths."""
-    shown = _split(without_half_pairs(text))
+    shown = _split(without_half_pairs(text), is_bounded)
     if shown.fault is not None:
         return shown
     messages, at = [], int(text[:1] == b"[")
