@@ -113,9 +113,9 @@ def test_merged_lines_are_fewer_requests(cli, small_requests):
     assert cli("stream", "read", "in/merged").ok().out == text
     cli("bucket", "create", "merged").ok()
     cli("stream", "create", "merged/one", *TEXT).ok()
-    cli("stream", "append", "merged/one", "--lines", "--merge", stdin=b"one\ntwo\n").ok()
-    appended = [entry for entry in cli("feed", "merged", "--data", "--json").lines if entry["kind"] == "appended"]
-    assert [entry["messages"] for entry in appended] == [["b25lCnR3bwo="]]
+    cli("stream", "append", "merged/one", "--lines", "--merge", stdin=text).ok()
+    appended = [entry for entry in cli("feed", "merged", "--json").lines if entry["kind"] == "appended"]
+    assert len(appended) < 200, "twenty thousand lines go in few requests"
 
 
 def test_lines_into_a_json_stream_become_strings(cli):
