@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -120,6 +120,9 @@ def _cut_messages(hot: Sequence[Hot], first: int, start: int, bytes_max: int) ->
 
 def split_messages(payload: bytes | memoryview, lengths: Sequence[int], skip: int) -> list[bytes]:
     """The messages after the first `skip` bytes, which must end with a message."""
+    if not skip:
+        data = bytes(payload)
+        return [data[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
     messages: list[bytes] = []
     at = 0
     for length in lengths:

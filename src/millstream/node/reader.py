@@ -102,6 +102,11 @@ class Reader:
 
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)
+        blobs = self._cached(extents)
+        return None if blobs is None else _assemble_or_log(stream, start, bytes_max, extents, blobs)
+
+    def _cached(self, extents: Sequence[Extent]) -> list[Blob] | None:
+        """The blocks, if no disk has to be waited for."""
         blobs: list[Blob] = []
         for run in _neighbours(extents):
             first = run[0]
@@ -113,7 +118,7 @@ class Reader:
             if joined is None:
                 return None
             blobs += [joined[extent.at - first.at : extent.at - first.at + extent.size] for extent in run]
-        return _assemble_or_log(stream, start, bytes_max, extents, blobs)
+        return blobs
 
     async def read(self, stream: Stream, start: int, bytes_max: int) -> Cut:
         """The cut, whatever it takes."""
@@ -135,7 +140,7 @@ class Reader:
             if start >= stream.hot_from:
                 return cut_messages(stream, start, bytes_max)
             extents = self._extents(stream, start, bytes_max)
-            blobs = await self._fetch_any(stream, extents)
+            blobs = self._cached(extents) or await self._fetch_any(stream, extents)
             if blobs is not None:
                 return _assemble_or_log(stream, start, bytes_max, extents, blobs, whole_messages=True)
         raise _moving()

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "snapshots"
 _PIECE = 256 << 10
+_MESSAGES_BYTES = 1 << 20
 
 
 def new_object_name() -> str:
@@ -55,7 +56,7 @@ async def snapshot_pieces(
 async def message_batches(reader: Reader, stream: Stream, start: int, end: int) -> AsyncIterator[list[bytes]]:
     """All messages from one boundary to another, a moderate number of bytes at a time."""
     while start < end:
-        cut = await reader.messages(stream, start, min(_PIECE, end - start))
+        cut = await reader.messages(stream, start, min(_MESSAGES_BYTES, end - start))
         yield cut.pieces
         start = cut.end
 

@@ -35,11 +35,20 @@ class ObjectSink:
 
     _open = 0  # how many there are: together they bound what is in memory
 
-    def __init__(self, conn: RequestReceiver, objects: LocalObjects, name: str, bytes_max: int, limit: str) -> None:
+    def __init__(
+        self,
+        conn: RequestReceiver,
+        objects: LocalObjects,
+        name: str,
+        bytes_max: int,
+        limit: str,
+        rest_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.name = name
         self.size = 0
         self._conn = conn
         self._bytes_max = bytes_max
+        self._rest_s = rest_s  # how long to leave the machine to others between two slices
         self._limit = limit  # the setting that bounds the body, for the error
         self._digest = blake2b(digest_size=DIGEST_BYTES)
         self._received: list[bytes] = []
@@ -80,6 +89,8 @@ class ObjectSink:
     async def _store(self) -> None:
         while self._ahead >= _SLICE and self._failure is None:
             await self._store_received()
+            if (rest_s := self._rest_s()) > 0:
+                await asyncio.sleep(rest_s)
             self._resume()  # a failure is told with the next piece
         self._storing = None
 

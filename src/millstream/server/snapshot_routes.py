@@ -11,6 +11,7 @@ from ..model.media import DEFAULT_CONTENT_TYPE
 from ..model.records import Snapshot
 from ..model.replies import Outcome, Receipt
 from ..node import Stream
+from ..node.node import Node
 from ..node.snapshots import message_batches, new_object_name, snapshot_pieces
 from ..node.writer import Answer
 from ..protocol.http import headers as h
@@ -38,6 +39,9 @@ from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
 from .streamed import StreamedAnswer
+
+_REST_S = 0.015
+_BUSY_COMMITS = 3  # since the last megabyte: others write
 
 
 class SnapshotRoutes:
@@ -83,7 +87,8 @@ class SnapshotRoutes:
             raise Unavailable(trouble)
         limit = self._settings.snapshot_bytes_max
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
-        return ObjectSink(conn, self._node.objects, new_object_name(), limit, "snapshot_bytes_max")
+        rest_s = _Politeness(self._node).rest_s
+        return ObjectSink(conn, self._node.objects, new_object_name(), limit, "snapshot_bytes_max", rest_s)
 
     def _check_size(self, size: int) -> None:
         limit = self._settings.snapshot_bytes_max
@@ -182,6 +187,18 @@ class SnapshotRoutes:
         async for messages in message_batches(self._node.reader, stream, start, end):
             yield between + between.join(messages)
         yield multipart_end(boundary)
+
+
+class _Politeness:
+    """A large snapshot has time: while others write, it takes a megabyte every few milliseconds, no more."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._commits = node.writer.commits
+
+    def rest_s(self) -> float:
+        commits, self._commits = self._commits, self._node.writer.commits
+        return _REST_S if self._commits - commits >= _BUSY_COMMITS else 0.0
 
 
 def _latest(stream: Stream, offset: int | None = None) -> Snapshot:

@@ -12,6 +12,7 @@ from ...model.records import BucketRecord, Extent, StreamRecord
 from .archives import ArchiveShelf
 from .schema import connect
 
+_MAPPED_BYTES_MAX = 1 << 30
 _streams = msgspec.msgpack.Decoder(StreamRecord)
 _buckets = msgspec.msgpack.Decoder(BucketRecord)
 
@@ -22,6 +23,8 @@ class CatalogReader:
     def __init__(self, path: Path) -> None:
         self._connection = connect(path, read_only=True)
         self._connection.execute("PRAGMA cache_size = -16384")
+        # Pages are read where the kernel has them: a page of a listing touches a thousand, each a system call otherwise.
+        self._connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES_MAX}")
         self._execute = self._connection.execute
         self.archives = ArchiveShelf(self._connection)
 
