@@ -23,7 +23,7 @@ class CatalogReader:
     def __init__(self, path: Path) -> None:
         self._connection = connect(path, read_only=True)
         self._connection.execute("PRAGMA cache_size = -16384")
-        # Pages are read where the kernel has them: a page of a listing touches a thousand, each a system call otherwise.
+        # Read where the kernel has it: a page of a listing touches a thousand of ours, each a system call otherwise.
         self._connection.execute(f"PRAGMA mmap_size = {_MAPPED_BYTES_MAX}")
         self._execute = self._connection.execute
         self.archives = ArchiveShelf(self._connection)
