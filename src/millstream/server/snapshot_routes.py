@@ -40,7 +40,7 @@ from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
 from .streamed import StreamedAnswer
 
-_REST_S = 0.015
+_REST_S = 0.035
 _BUSY_COMMITS = 3  # since the last megabyte: others write
 
 
@@ -190,7 +190,7 @@ class SnapshotRoutes:
 
 
 class _Politeness:
-    """A large snapshot has time: while others write, it takes a megabyte every few milliseconds, no more."""
+    """A large snapshot has time: while others write, it takes some 25 MB a second, no more."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
