@@ -39,7 +39,7 @@ class BucketRoutes:
     def __init__(self, node: Node, streams: StreamRoutes) -> None:
         self._node = node
         self._streams = streams
-        self._transactions = TransactionRoutes(node, streams.settings)
+        self._transactions = TransactionRoutes(streams)
         self._snapshots = SnapshotRoutes(streams)
         self._feeds = FeedRoutes(streams)
         self._bulk = BulkRoutes(streams)
@@ -90,7 +90,7 @@ class BucketRoutes:
             check_bucket(bucket)
             self._node.submit(DeleteBucket(bucket), lambda answer: self._deleted(conn, answer))
         else:
-            _not_allowed(conn, b"GET, HEAD, PUT, PATCH, DELETE, OPTIONS")
+            conn.respond_not_allowed(b"GET, HEAD, PUT, PATCH, DELETE, OPTIONS")
 
     def _created(self, conn: HttpConnection, answer: Answer) -> None:
         request = conn.request
@@ -150,7 +150,7 @@ def _is_one_of(conn: HttpConnection, request: Request, *methods: bytes) -> bool:
     """Whether the method is allowed; if not, that is answered."""
     if request.method in methods:
         return True
-    _not_allowed(conn, b", ".join((*methods, b"OPTIONS")))
+    conn.respond_not_allowed(b", ".join((*methods, b"OPTIONS")))
     return False
 
 
@@ -158,8 +158,3 @@ async def _send_compressed(conn: HttpConnection, body: bytes, encoding: bytes) -
     packed = await asyncio.to_thread(compress, [body], encoding)
     if conn.request is not None:
         conn.respond(200, _JSON + NO_STORE + b"Content-Encoding: %b\r\n" % encoding, [packed])
-
-
-def _not_allowed(conn: HttpConnection, methods: bytes) -> None:
-    allow = b"Allow: %b\r\n" % methods
-    conn.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", allow)

@@ -118,6 +118,10 @@ class HttpConnection(RequestReceiver):
     def respond_problem(self, status: int, code: str, message: str, lines: bytes = b"") -> None:
         self.respond(status, _JSON + NO_STORE + lines, [error_body(code, message)])
 
+    def respond_not_allowed(self, methods: bytes) -> None:
+        """405, with the methods that the resource takes."""
+        self.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", b"Allow: %b\r\n" % methods)
+
     def begin_stream(self, lines: bytes, size: int | None = None) -> bool:
         """Start a response that is made while it is sent; False when the client is gone."""
         request = self.request

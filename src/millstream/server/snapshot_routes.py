@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from ..model.commands import PublishSnapshot
@@ -71,7 +72,7 @@ class SnapshotRoutes:
         elif request.method == b"DELETE":
             self._refuse_delete(key, offset)
         else:
-            _not_allowed(conn, b"GET, HEAD, PUT, DELETE, OPTIONS")
+            conn.respond_not_allowed(b"GET, HEAD, PUT, DELETE, OPTIONS")
 
     # -- publishing --------------------------------------------------------------------------------------
 
@@ -107,9 +108,12 @@ class SnapshotRoutes:
         else:
             await sink.complete()
             command = publish_command(request, key, offset, sink.digest, b"", sink.size, sink.name)
-        answer = await self._submit(command)
-        if command.object is not None and not _is_published(answer):
-            self._node.objects.delete(command.object)
+        answer: Answer | None = None
+        try:
+            answer = await self._submit(command)
+        finally:
+            if command.object is not None and not _is_published(answer):
+                await asyncio.to_thread(self._node.objects.remove, [command.object])
         receipt = conn.receipt(answer)
         if receipt is not None:
             stream_id = self._node.stream_id(receipt.number).encode()
@@ -127,7 +131,7 @@ class SnapshotRoutes:
 
     def _serve_latest(self, conn: HttpConnection, request: Request, key: str) -> None:
         if request.method not in (b"GET", b"HEAD"):
-            _not_allowed(conn, b"GET, HEAD, OPTIONS")
+            conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
         snapshot = _latest(self._node.visible(key))
         host = request.headers.get(h.HOST, b"")
@@ -157,7 +161,7 @@ class SnapshotRoutes:
 
     def _serve_bootstrap(self, conn: HttpConnection, request: Request, key: str) -> None:
         if request.method not in (b"GET", b"HEAD"):
-            _not_allowed(conn, b"GET, HEAD, OPTIONS")
+            conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
         refuse_live(request.query)
         encoding = wanted_encoding(request.headers.get(h.ACCEPT_ENCODING, b""))
@@ -208,13 +212,8 @@ def _latest(stream: Stream, offset: int | None = None) -> Snapshot:
     return snapshot
 
 
-def _is_published(answer: Answer) -> bool:
-    """Whether the fact is in the journal, or may be."""
+def _is_published(answer: Answer | None) -> bool:
+    """Whether the fact is in the journal, or may be. None: it was not even asked for."""
     if isinstance(answer, Receipt):
         return answer.outcome is Outcome.PUBLISHED
-    return answer.code == "outcome_unknown"
-
-
-def _not_allowed(conn: HttpConnection, methods: bytes) -> None:
-    allow = b"Allow: %b\r\n" % methods
-    conn.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", allow)
+    return answer is not None and answer.code == "outcome_unknown"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 
-from ..model.errors import MillstreamError, TransactionRefused
+from ..model.errors import TransactionRefused
 from ..node.node import Node
 from ..node.staged_parts import BODIES
 from ..node.transactions import PartName
@@ -29,7 +28,7 @@ from ..storage.transactions import arrow
 from .body_sinks import ObjectSink
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
-from .settings import Settings
+from .stream_routes import StreamRoutes
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +49,13 @@ class PartSink(ObjectSink):
 
 
 class TransactionRoutes:
-    def __init__(self, node: Node, settings: Settings) -> None:
-        self._node = node
-        self._transactions = node.transactions
-        self._settings = settings
+    def __init__(self, streams: StreamRoutes) -> None:
+        self._node = streams.node
+        self._transactions = streams.node.transactions
+        self._settings = streams.settings
+        self._in_background = streams.in_background
         self._arrow_is_available = arrow.is_available()
         self._bodies = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def claim_body(
         self, conn: RequestReceiver, request: Request, bucket: str, rest: tuple[str, ...]
@@ -74,18 +73,15 @@ class TransactionRoutes:
         path = parse_path(bucket, rest)
         method = request.method
         if method == b"PUT" and path.part is not None:
-            self._start(conn, self._stage(conn, request, path))
+            self._in_background(conn, self._stage(conn, request, path))
         elif method == b"POST" and len(rest) == 2:
-            self._start(conn, self._commit(conn, request, path))
+            self._in_background(conn, self._commit_or_say_why(conn, request, path))
         elif method in (b"GET", b"HEAD") and path.part is None:
             self._tell(conn, path)
         elif method == b"DELETE" and path.part is None:
-            self._start(conn, self._drop(conn, path))
+            self._in_background(conn, self._drop(conn, path))
         else:
-            allowed = _METHODS[len(rest)]
-            conn.respond_problem(
-                405, "method_not_allowed", f"Use one of {allowed.decode()}.", b"Allow: %b\r\n" % allowed
-            )
+            conn.respond_not_allowed(_METHODS[len(rest)])
 
     # -- changing ----------------------------------------------------------------------------------------
 
@@ -113,6 +109,13 @@ class TransactionRoutes:
         name = self._new_body()
         await asyncio.to_thread(self._node.objects.put, name, [request.body])
         return name
+
+    async def _commit_or_say_why(self, conn: HttpConnection, request: Request, path: TransactionPath) -> None:
+        try:
+            await self._commit(conn, request, path)
+        except TransactionRefused as refusal:  # the one error whose body has more than a code and a message
+            if conn.request is not None:
+                conn.respond(409, _JSON + NO_STORE, [refused_body(refusal)])
 
     async def _commit(self, conn: HttpConnection, request: Request, path: TransactionPath) -> None:
         assert path.version is not None
@@ -154,26 +157,6 @@ class TransactionRoutes:
     def _new_body(self) -> str:
         self._bodies += 1
         return f"{BODIES}/{self._bodies:020d}"
-
-    def _start(self, conn: HttpConnection, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(_answering(conn, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-async def _answering(conn: HttpConnection, work: Coroutine[object, object, None]) -> None:
-    try:
-        await work
-    except TransactionRefused as refusal:
-        if conn.request is not None:
-            conn.respond(409, _JSON + NO_STORE, [refused_body(refusal)])
-    except MillstreamError as error:
-        if conn.request is not None:
-            conn.respond_error(error)
-    except Exception:
-        log.exception("A transaction failed in a way it must not.")
-        if conn.request is not None:
-            conn.respond_problem(500, "internal", "The server made a mistake; it is in its log.")
 
 
 def _answer(conn: HttpConnection, body: bytes) -> None:

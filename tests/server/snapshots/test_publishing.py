@@ -1,92 +1,11 @@
-"""Snapshots, bootstrap and retention over HTTP (extension sections 2 and 3)."""
+"""Snapshots over HTTP (extension section 2): publishing, reading, and what is no longer kept."""
 
-import email
-import email.policy
-import json
 import random
-import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-
-SETTINGS = {"checkpoint_age_s": 0.3, "retention_every_s": 0.2, "snapshot_bytes_max": "8MiB"}
-MIB = 1 << 20
-EMPTY = ("application/octet-stream", b"")  # the first part of a bootstrap without a snapshot
-
-
-@pytest.fixture(scope="module")
-def running(module_server):
-    return module_server(SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def client(running):
-    with httpx.Client(base_url=running.url, timeout=20) as client:
-        yield client
-
-
-@pytest.fixture
-def bucket(client, request):
-    name = f"b-{abs(hash(request.node.name)) % 10**12}"
-    assert client.put(f"/ds/{name}").status_code == 201
-    return name
-
-
-@pytest.fixture
-def stream(client, bucket):
-    """A text stream that holds `one`, `two` and `three`."""
-    url = f"/ds/{bucket}/notes"
-    assert client.put(url, headers={"content-type": "text/plain"}).status_code == 201
-    for word in ("one", "two", "three"):
-        append(client, url, word)
-    return url
-
-
-def append(client, url, text, content_type="text/plain"):
-    answer = client.post(url, content=text, headers={"content-type": content_type})
-    assert answer.status_code == 204, answer.text
-    return int(answer.headers["stream-next-offset"])
-
-
-def publish(client, url, offset, body=b"state", content_type="application/x-state", **options):
-    headers = {"content-type": content_type} if content_type else {}
-    return client.put(f"{url}/snapshot/{offset}", content=body, headers=headers, **options)
-
-
-def code(answer):
-    return answer.json()["error"]["code"]
-
-
-def wait_for(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)
-    return found
-
-
-def hot_bytes(client):
-    lines = client.get("/metrics").text.splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("millstream_hot_bytes ")))
-
-
-def chunks(data, size=100_000):
-    """A body without a known length."""
-    for at in range(0, len(data), size):
-        yield data[at : at + size]
-
-
-def parts(answer):
-    """A bootstrap as Python's own mail parser reads it: (content type, bytes) of each part."""
-    assert answer.status_code == 200, answer.text
-    text = b"Content-Type: " + answer.headers["content-type"].encode() + b"\r\n\r\n" + answer.content
-    message = email.message_from_bytes(text, policy=email.policy.HTTP)
-    assert message.is_multipart()
-    assert not message.defects
-    return [(part.get_content_type(), part.get_payload(decode=True)) for part in message.iter_parts()]
-
+from tests.server.snapshots.words import MIB, SETTINGS, append, chunks, code, hot_bytes, publish, wait_for
 
 # --- publishing and reading
 
@@ -278,6 +197,21 @@ def test_deleting_a_snapshot_is_refused(client, stream):
     assert client.delete(f"{stream}/snapshot/3").status_code == 404
 
 
+def test_a_large_snapshot_that_loses_its_stream_while_it_arrives_leaves_nothing(running, client, stream):
+    """The stream is there when the body begins, and gone when it ends."""
+    folder = running.data_dir / "objects" / "snapshots"
+    before = sorted(folder.iterdir())
+
+    def body():
+        yield b"x" * MIB
+        with httpx.Client(base_url=running.url) as other:
+            assert other.delete(stream).status_code == 204
+        yield b"x" * MIB
+
+    assert publish(client, stream, 6, body()).status_code == 404
+    assert sorted(folder.iterdir()) == before
+
+
 # --- what is no longer kept
 
 
@@ -322,170 +256,3 @@ def test_overwriting_ten_times_keeps_the_disk_small(server):
             return sum(path.stat().st_size for part in kept for path in part.iterdir())
 
         wait_for(lambda: hot_bytes(client) == 0 and used() <= 2 * live)
-
-
-# --- bootstrap
-
-
-def test_bootstrap_without_a_snapshot(client, stream):
-    answer = client.get(f"{stream}/bootstrap")
-    assert parts(answer) == [
-        ("application/octet-stream", b""),
-        *(("text/plain", w) for w in (b"one", b"two", b"three")),
-    ]
-    assert answer.headers["stream-snapshot-offset"] == "-1"
-    assert answer.headers["stream-next-offset"] == f"{11:020d}"
-    assert answer.headers["stream-up-to-date"] == "true"
-    assert answer.headers["cache-control"] == "no-store"
-
-
-def test_bootstrap_with_a_snapshot(client, stream):
-    publish(client, stream, 3, b"\r\n--odd\r\n")
-    answer = client.get(f"{stream}/bootstrap")
-    assert parts(answer) == [
-        ("application/x-state", b"\r\n--odd\r\n"),
-        ("text/plain", b"two"),
-        ("text/plain", b"three"),
-    ]
-    assert answer.headers["stream-snapshot-offset"] == f"{3:020d}"
-
-
-def test_bootstrap_starts_at_the_snapshot_where_more_is_kept(client, stream):
-    client.put(f"{stream}/snapshot/6?trim=false", content=b"s")
-    assert [body for _, body in parts(client.get(f"{stream}/bootstrap"))] == [b"s", b"three"]
-
-
-def test_bootstrap_of_an_empty_and_of_a_closed_stream(client, bucket):
-    url = f"/ds/{bucket}/empty"
-    client.put(url, headers={"content-type": "text/plain"})
-    assert parts(client.get(f"{url}/bootstrap")) == [EMPTY]
-    client.post(url, headers={"stream-closed": "true"})
-    assert client.get(f"{url}/bootstrap").headers["stream-closed"] == "true"
-
-
-def test_bootstrap_refuses_live_and_answers_head(client, stream):
-    assert code(client.get(f"{stream}/bootstrap", params={"live": "sse"})) == "bad_live"
-    head = client.head(f"{stream}/bootstrap")
-    assert (head.status_code, head.content, head.headers["stream-snapshot-offset"]) == (200, b"", "-1")
-    assert client.get(f"{stream}/bootstrap").status_code == 200
-
-
-def test_bootstrap_of_messages_in_segments_and_in_memory(client, bucket):
-    url = f"/ds/{bucket}/long"
-    client.put(url, headers={"content-type": "application/json"})
-    items = [{"n": index, "text": "x" * (index % 300)} for index in range(5_000)]
-    append(client, url, json.dumps(items[:4_000]), "application/json")
-    wait_for(lambda: hot_bytes(client) == 0)
-    for item in items[4_000:4_050]:
-        append(client, url, json.dumps(item), "application/json")
-    append(client, url, json.dumps(items[4_050:]), "application/json")
-    found = parts(client.get(f"{url}/bootstrap"))
-    assert [json.loads(body) for _, body in found[1:]] == items
-    assert {kind for kind, _ in found[1:]} == {"application/json"}
-
-
-def test_javascript_reads_the_bootstrap_too(running, client, stream, node):
-    """`Response.formData` is for another kind of multipart, so this is a parser as a page would write it."""
-    publish(client, stream, 3, b"caf\xc3\xa9")
-    script = """
-      const answer = await fetch(process.argv[1]);
-      const boundary = /boundary=(.+)$/.exec(answer.headers.get("content-type"))[1];
-      const text = Buffer.from(await answer.arrayBuffer()).toString("utf8");
-      const [first, ...rest] = ("\\r\\n" + text).split("\\r\\n--" + boundary);
-      const parts = rest.slice(0, -1).map((part) => part.slice(part.indexOf("\\r\\n\\r\\n") + 4));
-      console.log(JSON.stringify({parts, end: rest.at(-1)}));
-    """
-    url = running.url + f"{stream}/bootstrap"
-    done = subprocess.run(
-        [node, "--input-type=module", "-e", script, url], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert json.loads(done.stdout) == {"parts": ["café", "two", "three"], "end": "--\r\n"}
-
-
-def test_a_bootstrap_while_appends_go_on_is_a_prefix(client, bucket):
-    url = f"/ds/{bucket}/busy"
-    client.put(url, headers={"content-type": "text/plain"})
-
-    def write():
-        for index in range(300):
-            append(client, url, f"{index:04d}")
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        while not writing.done():
-            answer = client.get(f"{url}/bootstrap")
-            found = [body for _, body in parts(answer)[1:]]
-            assert found == [f"{index:04d}".encode() for index in range(len(found))]
-            assert int(answer.headers["stream-next-offset"]) == 4 * len(found)
-        writing.result()
-
-
-def test_snapshots_of_streams_with_a_slash_in_their_name(client):
-    client.put("/v1/stream/flat/a/b", content=b"x", headers={"content-type": "text/plain"})
-    assert publish(client, "/ds/flat/a%2Fb", 1).status_code == 204
-    gone = client.get("/v1/stream/flat/a/b", params={"offset": "-1"})
-    assert (gone.status_code, gone.headers["link"]) == (410, '</ds/flat/a%2Fb/bootstrap>; rel="bootstrap"')
-    assert parts(client.get("/ds/flat/a%2Fb/bootstrap")) == [("application/x-state", b"state")]
-
-
-# --- retention
-
-
-def test_retention_by_size_keeps_at_least_what_was_asked(client):
-    client.put("/ds/bysize", json={"retention_bytes": 1_000_000})
-    client.put("/ds/bysize/s", headers={"content-type": "application/octet-stream"})
-    for index in range(40):
-        end = append(client, "/ds/bysize/s", bytes([index]) * 100_000, "application/octet-stream")
-
-    def earliest():
-        return int(client.head("/ds/bysize/s").headers.get("stream-earliest-offset", 0))
-
-    wait_for(lambda: end - earliest() < 1_300_000)
-    assert end - earliest() >= 1_000_000
-    kept = client.get("/ds/bysize/s", params={"offset": "-1"})
-    assert int(kept.content[0]) == earliest() // 100_000
-    assert client.get("/ds/bysize/s", params={"offset": 0}).status_code == 410
-
-
-def test_retention_by_age_lets_old_messages_go(client):
-    client.put("/ds/byage", json={"retention_seconds": 1})
-    client.put("/ds/byage/s", content=b"old", headers={"content-type": "text/plain"})
-    client.put("/ds/byage/keep", content=b"old", headers={"content-type": "text/plain"})
-    client.put("/ds/byage/keep/snapshot/0", content=b"s")
-    wait_for(lambda: client.head("/ds/byage/s").headers.get("stream-earliest-offset") == f"{3:020d}")
-    append(client, "/ds/byage/s", "new")
-    assert client.get("/ds/byage/s", params={"offset": "-1"}).text == "new"
-    assert client.get("/ds/byage/keep", params={"offset": "0"}).text == "old"  # never past a snapshot
-
-
-def test_the_listing_says_where_the_latest_snapshot_is(client, bucket, stream):
-    def listed():
-        (entry,) = client.get(f"/ds/{bucket}/streams").json()["streams"]
-        return entry["snapshot_offset"]
-
-    assert listed() is None
-    publish(client, stream, 6)
-    assert listed() == 6
-    time.sleep(0.8)  # a checkpoint: from the catalog it is the same
-    assert listed() == 6
-
-
-# --- compression
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_bootstrap_and_listing_come_compressed_to_who_asks(client, bucket, encoding):
-    url = f"/ds/{bucket}/words"
-    client.put(url, headers={"content-type": "text/plain"})
-    for number in range(20):
-        append(client, url, "the same words again " * 20)
-        client.put(f"/ds/{bucket}/{'long' * 20}-{number}", headers={"content-type": "text/plain"})
-    for path in (f"{url}/bootstrap", f"/ds/{bucket}/streams"):
-        plain = client.get(path, headers={"accept-encoding": "identity"})
-        packed = client.get(path, headers={"accept-encoding": encoding})
-        assert packed.headers["content-encoding"] == encoding
-        assert "content-encoding" not in plain.headers
-        if path.endswith("bootstrap"):
-            assert parts(packed) == parts(plain)
-        else:
-            assert packed.json() == plain.json()

@@ -10,13 +10,13 @@ import textwrap
 from pathlib import Path
 
 from tests.conftest import clean_environment
-from tests.server.s3p_wire import Wire
+from tests.server.s3p.wire import Wire
 
 from millstream.cli.main import run
 from millstream.protocol.s3p import error_table
 from millstream.server.settings import KEYS
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "s3p.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "s3p.md").read_text()
 ID = re.compile(rb"\b\d{13}-(\d+)\b")
 
 

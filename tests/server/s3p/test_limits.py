@@ -11,7 +11,7 @@ import time
 
 import pytest
 from tests.conftest import ServerProcess, clean_environment, free_port
-from tests.server.s3p_wire import Wire
+from tests.server.s3p.wire import Wire
 from tests.torture.harness import eventually, metric
 
 from millstream.protocol.s3p.encoder import encode_append, encode_create, encode_read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import socket
 import struct
@@ -100,3 +101,13 @@ def exchange(port: int, *pieces: bytes) -> bytes:
 def without_ids(data: bytes) -> bytes:
     """Ids that a server made, as one that stands for all."""
     return _ID.sub(b"$15\r\n1700000001234-0\r\n", data)
+
+
+def ask_http(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from tests.conftest import ServerProcess
-from tests.server.s3p_wire import Wire
+from tests.server.s3p.wire import Wire
 
 from millstream.client.s3p import MessageId, Record, S3pClient, append
 
