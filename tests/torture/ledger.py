@@ -79,7 +79,10 @@ class Account:
         return time.monotonic() > self.used_before_s + self.ttl_s + THINNING_S + SWEEP_S
 
     def forget(self) -> None:
-        """It is deleted: whatever comes under this URL is another stream."""
+        """It is not there, nor what was never heard of: whatever comes under this URL is another stream."""
+        for attempt in self.attempts.values():
+            if attempt.happened is Known.MAYBE:
+                attempt.happened = Known.NO
         self.exists = self.closed = Known.NO
         self.stream_id = None
         self.used_after_s = 0.0

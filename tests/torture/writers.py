@@ -350,8 +350,8 @@ class Committer(Author):
             assert answer.status == 200, answer
             assert json.loads(answer.body)["duplicate"] is is_known, answer
         for account, attempt in self.current:
-            account.note(attempt)
             if not is_known:
+                account.note(attempt)
                 attempt.happened = Known.MAYBE
                 account.exists = Known.YES if account.exists is Known.YES else Known.MAYBE
         listed = json.dumps({"parts": [str(number) for number in range(len(parts))], "create": True})
