@@ -23,14 +23,14 @@ from tests.conftest import ServerProcess
 from tests.hostile.conftest import SMALL, check_health
 from tests.hostile.flood import DOCUMENTS, flood
 from tests.hostile.memory import peak_mib
-from tests.hostile.mutations import mutated_document
+from tests.hostile.mutations import ODD_BUCKET, mutated_document
 from tests.hostile.wire import Wire, ask, content, put, request
 
 ROOT = Path(__file__).parents[2]
 SEED = 7
-QUICK = {"heads": 5000, "values": 15_000, "documents": 5000}
+QUICK = {"heads": 5000, "values": 15_000, "extensions": 3000, "documents": 5000}
 # Of a million. A head needs a connection of its own, so these are the slowest.
-SHARES = {"heads": 0.3, "values": 0.5, "documents": 0.2}
+SHARES = {"heads": 0.3, "values": 0.4, "extensions": 0.1, "documents": 0.2}
 WORKERS = 2
 PATIENT: dict[str, object] = {
     **SMALL,
@@ -57,14 +57,15 @@ def patient(tmp_path: Path) -> Iterator[ServerProcess]:
     put(server.port, "/v1/stream/fuzz/a")
     put(server.port, "/v1/stream/fuzz/json", "application/json")
     put(server.port, DOCUMENTS, "application/json")
-    assert ask(server.port, request("PUT", "/ds/fuzz-bucket"), "PUT").status == 201
+    for bucket in ("fuzz-bucket", ODD_BUCKET):
+        assert ask(server.port, request("PUT", f"/ds/{bucket}"), "PUT").status == 201
     yield server
     assert server.stop() == 0
 
 
 def check_unharmed(server: ServerProcess, tally: Counter[str]) -> None:
-    """Of the answers of 500 and more only those are known that say no on purpose: 501, and 503 under pressure."""
-    assert {status for status in tally if status >= "500"} <= {"501", "503"}, tally
+    """No answer of 500 or more: nothing that a client sends is a fault of the server, and this is no load."""
+    assert not [status for status in tally if status >= "500"], tally
     check_health(server)
     assert peak_mib(server.pid) < PEAK_MIB_MAX
 
