@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from pathlib import Path
 
 from . import wire
 from .mutations import CORPUS, mutated, mutated_document, odd_extension_request, odd_request
 from .wire import Ended, Wire, request
 
 LAST = request("GET", "/healthz", "Connection: close")
+ROOT = Path(__file__).parents[2]
+WORKERS = 2
 TOGETHER = 25  # well-formed requests that are sent in one go
 DOCUMENTS = "/v1/stream/fuzz/flood"
 
@@ -109,6 +113,27 @@ def flood(port: int, kind: str, seed: int, count: int) -> Counter[str]:
     except Failed as error:
         error.add_note(f"{kind} of seed {seed}")
         raise
+    return tally
+
+
+def flood_from_processes(module: str, port: int, kind: str, seed: int, count: int) -> Counter[str]:
+    """From several processes, as one could not keep a server busy."""
+    command = [sys.executable, "-m", module, str(port), kind]
+    started = [
+        subprocess.Popen(
+            [*command, str(seed + worker), str(count // WORKERS)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for worker in range(WORKERS)
+    ]
+    tally = Counter[str]()
+    for process in started:
+        out, errors = process.communicate()
+        assert process.returncode == 0, errors
+        tally += Counter(json.loads(out))
     return tally
 
 
