@@ -84,7 +84,7 @@ class Told:
             )
             self._settle(node)
         (self.name,) = disk.list_directory(DIRECTORY)
-        self.content = disk.read(self.name)
+        self.content = disk.read(DIRECTORY / self.name)
 
     def _expect_success(self, answer: object) -> None:
         assert not isinstance(answer, Exception), answer
@@ -102,7 +102,7 @@ class Told:
     def found(self, content: bytes) -> tuple[dict[str, object], SimulatedDisk]:
         """What a node makes of a journal of these bytes."""
         disk = SimulatedDisk()
-        disk.replace(self.name, content)
+        disk.replace(DIRECTORY / self.name, content)
         with simulated(self.loop):
             node = SimulatedNode(disk, **SIZES)
             state = durable_state(node)
@@ -140,7 +140,7 @@ def test_a_tail_torn_at_every_byte_is_cut(told: Told, tear) -> None:
         whole = [mark for mark in told.marks if mark.end <= at][-1]
         state, disk = told.found(tear(told.content, at))
         assert state == whole.state, f"torn at {at}"
-        kept = disk.read(told.name)
+        kept = disk.read(DIRECTORY / told.name)
         assert kept.startswith(told.content[: whole.end]), f"torn at {at}"
         assert not any(kept[whole.end :]), f"torn at {at}: nothing of the torn batch may stay"
 
