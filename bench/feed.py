@@ -12,7 +12,7 @@ import statistics
 import time
 
 from extensions import MEGABYTE, MemoryWatch, drained
-from loadgen import STREAMS, FanoutEvents, Load, create_streams, fill_streams, run_fanout, run_load
+from loadgen import STREAMS, FanoutEvents, append_many, create_streams, fill_streams, run_fanout
 from servers import MILLSTREAM, Fleet, Server, plain_client, settle
 from tables import Bar, Figure, Plan, Samples, Table, number, progress, ratio
 
@@ -74,9 +74,9 @@ def _measure_pages(plan: Plan, samples: Samples) -> None:
         create_streams(servers[AMONG_MANY], "noisy/s", 10)
         progress(f"feed: ten changes among {foreign:,} others")
         for _ in range(10):
-            run_load(servers[AMONG_MANY], Load("append", "noisy/s", 8, 10, count=foreign // 10, body_bytes=100))
+            append_many(servers[AMONG_MANY], "noisy/s", 10, foreign // 10, 100)
             for server in servers.values():
-                run_load(server, Load("append", "quiet/s", 1, 1, count=1, body_bytes=100))
+                append_many(server, "quiet/s", 1, 1, 100)
         settle(list(servers.values()), 60.0)
         for round_ in range(plan.rounds):
             for cell, server in servers.items():

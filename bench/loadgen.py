@@ -17,6 +17,7 @@ from tables import OTHERS_SHARE
 
 STREAMS = "/v1/stream/"
 CREATE_CONNECTIONS = 64
+FILL_CONNECTIONS = 64  # many share a sync: a million appends are then a matter of a minute
 
 # CPU time is counted in ticks of 10 ms: a shorter run says nothing about others.
 SHARE_SECONDS_MIN = 0.3
@@ -168,7 +169,13 @@ def fill_streams(server: Server, kind: str, streams: int, messages: int, body_by
     """Creates streams and gives each exactly this many messages."""
     create_streams(server, kind, streams)
     count = streams * messages
-    run_load(server, Load("append", kind, 8, streams, count=count, body_bytes=body_bytes))
+    append_many(server, kind, streams, count, body_bytes)
+
+
+def append_many(server: Server, kind: str, streams: int, count: int, body_bytes: int) -> None:
+    """So many messages in all, to each stream in turn."""
+    connections = min(FILL_CONNECTIONS, count)
+    run_load(server, Load("append", kind, connections, streams, count=count, body_bytes=body_bytes))
 
 
 @dataclass(frozen=True, slots=True)

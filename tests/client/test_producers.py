@@ -140,6 +140,25 @@ def test_a_stream_closed_by_another(stream):
     producer.close()
 
 
+def test_closing_tells_what_nobody_has_asked_about(stream):
+    producer = stream.producer(linger_s=0)
+    stream.close()
+    receipt = producer.append(1)
+    with pytest.raises(StreamClosed):
+        receipt.result(10)
+    with pytest.raises(StreamClosed):
+        producer.close()
+    producer.close()  # it has said so
+
+
+def test_an_error_is_not_noted_beside_itself(stream):
+    stream.close()
+    with pytest.raises(StreamClosed) as caught, stream.producer() as producer:  # noqa: PT012
+        producer.append(1)
+        producer.flush()
+    assert not getattr(caught.value, "__notes__", [])
+
+
 def test_lost_answers_lead_to_no_duplicates(through_proxy, proxy, name):
     stream = through_proxy.stream(name)
     stream.create("application/json")

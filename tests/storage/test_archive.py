@@ -268,6 +268,71 @@ def test_numbers_of_any_width_are_written():
     assert of_arrow(chunk, everything) == plain(chunk, everything)
 
 
+def appended(sequence, at_ms, offset, id_ms, id_seq, payload):
+    return ArchivedFact(sequence, at_ms, offset + len(payload), facts.Appended(2, offset, id_ms, id_seq, payload))
+
+
+def messages(sequences, ids, sizes):
+    """Messages of one stream that follow each other."""
+    rows, offset = [], 40
+    for sequence, (id_ms, id_seq), size in zip(sequences, ids, sizes, strict=True):
+        rows.append(appended(sequence, id_ms, offset, id_ms, id_seq, b"x" * size))
+        offset += size
+    return rows_of_chunk(Chunk(joined(encode_chunk("box", rows, NAMES))))
+
+
+def ids_of_commits(sizes, first_counter=0, at_ms=1_700_000_000_000):
+    """Ids as commits of so many messages give them."""
+    ids = [(at_ms + index, counter) for index, size in enumerate(sizes) for counter in range(size)]
+    return [(at_ms, first_counter + counter) if at == at_ms else (at, counter) for at, counter in ids]
+
+
+COUNTING_ON = [
+    pytest.param(range(1000, 3100), id="from the first number that has a thousand"),
+    pytest.param(range(998, 1003), id="over the first thousand"),
+    pytest.param(range(9990, 10_020), id="into another width"),
+    pytest.param(range(123_456, 123_460), id="within a thousand"),
+    pytest.param([5000, 5000, 5002], id="as many as if they counted on"),
+    pytest.param([7], id="one"),
+]
+IDS = [
+    pytest.param(lambda n: ids_of_commits([n]), id="one commit"),
+    pytest.param(lambda n: ids_of_commits([1] * n), id="a commit each"),
+    pytest.param(lambda n: ids_of_commits([7] * (n // 7) + [n % 7], 3), id="commits, the first begun before"),
+    pytest.param(lambda n: ids_of_commits([n], at_ms=0), id="of the first millisecond"),
+    pytest.param(lambda n: [(10**index % 10**15, index % 5) for index in range(n)], id="of all widths"),
+    pytest.param(lambda n: [(5, (index * 7) % 11) for index in range(n)], id="in no order"),
+    pytest.param(lambda n: [(5 if index < 2 else 6, index) for index in range(n)], id="counting on over a commit"),
+]
+
+
+@pytest.mark.parametrize("sequences", COUNTING_ON)
+@pytest.mark.parametrize("ids", IDS)
+def test_the_short_ways_write_what_the_long_ones_do(sequences, ids):
+    everything = Selection(0, 1 << 62)
+    for sizes in ([10] * len(sequences), [index % 3 for index in range(len(sequences))], [0] * len(sequences)):
+        rows = messages(sequences, ids(len(sequences)), sizes)
+        assert of_arrow(rows, everything) == plain(rows, everything)
+
+
+def test_snapshots_between_messages_do_not_look_like_a_run_of_them():
+    """Their offsets and lengths add up as if every row started where the one before ends."""
+
+    def snapshot(sequence, offset, size):
+        fact = facts.SnapshotPublished(2, offset, "text/plain", size, b"d" * 16, b"s" * size)
+        return ArchivedFact(sequence, 1000, offset, fact)
+
+    happened = [
+        snapshot(5, 10, 3),
+        appended(6, 1000, 20, 1000, 0, b"m" * 10),
+        snapshot(7, 30, 7),
+        appended(8, 1001, 30, 1001, 0, b"n" * 10),
+    ]
+    rows = rows_of_chunk(Chunk(joined(encode_chunk("box", happened, NAMES))))
+    assert len(rows.streams) == 1
+    assert of_arrow(rows, Selection(0, 100)) == plain(rows, Selection(0, 100))
+
+
 def test_an_empty_selection_is_an_empty_batch():
     rows = rows_of_chunk(Chunk(joined(encode_chunk("box", [ArchivedFact(1, 1, 0, facts.BucketCreated("box"))], {}))))
     assert record_batch(rows, Selection(0, 10), 1).num_rows == 0

@@ -11,8 +11,8 @@ from millstream.model.errors import CorruptData, UnknownFormat
 from millstream.storage.files import Files
 from millstream.storage.journal import scan_journal
 from millstream.storage.journal.file import start_file, trim_files
+from millstream.storage.journal.reading import JournalReader
 from millstream.storage.journal.record import FRAME_BYTES, HEADER_BYTES, FileHeader
-from millstream.storage.journal.recovery import read_batches
 
 from .faulty_files import FaultyFiles
 from .journals import NOW, appended, commit, held, journal_files, open_journal, write
@@ -262,7 +262,7 @@ def test_a_missing_file_in_the_middle_is_refused_and_nothing_is_changed(tmp_path
         with pytest.raises(CorruptData, match="missing"):
             open_journal(tmp_path)
         with pytest.raises(CorruptData):
-            list(read_batches(tmp_path, Files(), 0))
+            list(JournalReader(tmp_path, Files()).batches(0))
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
         missing.write_bytes(content)
 
@@ -274,5 +274,55 @@ def test_a_look_from_outside_sees_what_has_been_written_so_far(tmp_path):
         commit(journal, b"x" * 50)
         assert scan_journal(tmp_path, Files()).last_sequence == count
     write(journal, b"not synced yet")
-    assert [batch.last_sequence for batch in read_batches(tmp_path, Files(), 0)][-1] == 20
+    assert [batch.last_sequence for batch in JournalReader(tmp_path, Files()).batches(0)][-1] == 20
+    journal.close()
+
+
+class CountingFiles(Files):
+    """How much is read."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def pread(self, fd: int, size: int, at: int) -> bytes:
+        data = super().pread(fd, size, at)
+        self.bytes_read += len(data)
+        return data
+
+
+@pytest.mark.parametrize("window_bytes", [1, 33, 100, 4096])
+def test_a_window_of_any_size_shows_every_batch(tmp_path, window_bytes):
+    journal = open_journal(tmp_path, file_bytes=4096)
+    written = [commit(journal, b"x" * size) for size in (0, 1, 50, 3000, 900, 5000, 2, 40)]
+    reader = JournalReader(tmp_path, Files(), window_bytes)
+    assert list(reader.batches(0)) == written
+    for after in range(len(written)):
+        assert list(reader.batches(after)) == written[after:]
+        assert list(reader.batches(after, through=after + 1)) == written[after : after + 1]
+    journal.close()
+
+
+def test_a_reader_that_comes_back_goes_on_where_it_stopped(tmp_path):
+    journal = open_journal(tmp_path, file_bytes=1 << 20)
+    files = CountingFiles()
+    reader = JournalReader(tmp_path, files, window_bytes=1024)
+    for _ in range(200):
+        commit(journal, b"x" * 500)
+    assert len(list(reader.batches(0))) == 200
+    for after in range(200, 250):
+        files.bytes_read = 0
+        new = commit(journal, b"y" * 500)
+        assert list(reader.batches(after, through=after + 1)) == [new]
+        assert files.bytes_read < 4 * 1024, "neither what was read before nor the empty rest of the file is read"
+    assert next(iter(reader.batches(100))).first_sequence == 101
+    assert [batch.first_sequence for batch in reader.batches(249)] == [250]
+    journal.close()
+
+
+def test_what_is_read_to_its_end_is_followed_into_the_next_file(tmp_path):
+    journal = open_journal(tmp_path, file_bytes=256)
+    reader = JournalReader(tmp_path, Files())
+    for after in range(30):
+        new = commit(journal, b"x" * 50)
+        assert list(reader.batches(after)) == [new]
     journal.close()

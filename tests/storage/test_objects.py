@@ -8,6 +8,7 @@ import random
 import pytest
 
 from millstream.model.errors import CorruptData
+from millstream.storage.buffers import BufferPool
 from millstream.storage.files import Files
 from millstream.storage.objects import LocalObjects
 
@@ -36,6 +37,29 @@ def test_an_object_is_its_pieces_in_a_row(store):
     assert store.get_range("things/a", 0, 11) == b"onetwothree"
     assert store.get_range("things/a", 3, 3) == b"two"
     assert store.size("things/a") == 11
+
+
+def test_a_range_is_read_into_a_kept_buffer(store):
+    store.put("things/a", [b"onetwo"])
+    buffers = BufferPool()
+    one = store.get_range_into(buffers, "things/a", 0, 3)
+    two = store.get_range_into(buffers, "things/a", 3, 3)
+    assert (bytes(one), bytes(two)) == (b"one", b"two")
+    kept = id(one.obj)
+    del one
+    assert id(store.get_range_into(buffers, "things/a", 0, 6).obj) == kept
+    with pytest.raises(CorruptData, match="ends at 6, 7 was expected"):
+        store.get_range_into(buffers, "things/a", 2, 5)
+    with pytest.raises(FileNotFoundError):
+        store.get_range_into(buffers, "things/b", 0, 1)
+
+
+def test_a_range_that_is_not_in_memory_is_read_all_the_same(tmp_path, monkeypatch):
+    files = Files()
+    monkeypatch.setattr(files, "pread_cached", lambda *_: False)
+    store = store_at(tmp_path, files)
+    store.put("things/a", [b"onetwo"])
+    assert store.get_range_into(BufferPool(), "things/a", 3, 3) == b"two"
 
 
 def test_objects_are_listed_with_their_sizes_and_deleted(store):

@@ -156,13 +156,13 @@ class Producing:
         self.epoch = options.epoch
         self.buffered_bytes = 0
         self.failure: ClientError | None = None
+        self.told = False  # whether a call of the user's has raised the failure
 
     # --- what the caller does
 
     def add(self, message: bytes, now_s: float) -> tuple[Receipt, bool]:
         """Take a message. Returns its batch's receipt, and whether the driver should look again."""
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
         if self._ended:
             raise ValueError("This producer is closed.")
         if not message:
@@ -187,8 +187,7 @@ class Producing:
 
     def add_closing(self, message: bytes | None, now_s: float) -> Receipt:
         """The last append of the stream: closes it, with a final message if there is one."""
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
         if self._ended:
             raise ValueError("This producer is closed.")
         if message is None and self._waiting:
@@ -206,10 +205,14 @@ class Producing:
 
     def hurry(self) -> list[Receipt]:
         """Send what waits without lingering; returns the receipts of all that is not there yet."""
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
         self._rush = bool(self._waiting)
         return [batch.receipt for batch in (*self._unacknowledged, *self._waiting)]
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            self.told = True
+            raise self.failure
 
     def end(self) -> None:
         """Take no more. What is not delivered by now has an unknown outcome."""

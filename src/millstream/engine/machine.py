@@ -24,6 +24,7 @@ from .appending import decide_append
 from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from .buckets import decide_bucket
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
+from .new_keys import NewKeys
 from .snapshots import decide_snapshot, decide_trim
 from .state import Bucket, Hot, HotRecord, Payloads, Shelf, StoredRecord, Stream
 from .transactions import decide_forget, decide_transaction
@@ -54,10 +55,10 @@ class Machine:
         self.streams: dict[str, Stream] = {}  # committed; a deleted one stays until the catalog knows
         self.buckets: dict[str, Bucket] = {}
         self.uploads: dict[int, list[bytes]] = {}
-        # Keys of streams that the catalog may not have yet, by bucket: created since the last cut, and before it but
-        # in a checkpoint that is still under way. Listings add them to what the catalog says.
-        self.new_keys: dict[str, list[str]] = {}
-        self.saving_keys: dict[str, list[str]] = {}
+        # Of streams that the catalog may not have yet: created since the last cut, and before it but in a checkpoint
+        # that is still under way.
+        self.new_keys = NewKeys()
+        self.saving_keys = NewKeys()
         self.hot_bytes = 0
         self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
@@ -248,7 +249,7 @@ class Machine:
     def _publish_new(self, stream: Stream, fact: facts.StreamCreated, sequence: int, at_ms: int) -> None:
         assert stream.number == sequence, (stream.number, sequence)
         self.streams[fact.key] = stream
-        self.new_keys.setdefault(split_key(fact.key)[0], []).append(fact.key)
+        self.new_keys.add(fact.key)
         if self._arriving.get(fact.key) is stream:
             del self._arriving[fact.key]
         self._settle_bucket(fact.key, fact, sequence, at_ms)
@@ -426,12 +427,12 @@ class Machine:
         will have it in the catalog."""
         cut = self._dirty, self._dirty_buckets
         self._dirty, self._dirty_buckets, self._cut_sequence = [], [], sequence
-        self.saving_keys, self.new_keys = self.new_keys, {}
+        self.saving_keys, self.new_keys = self.new_keys, NewKeys()
         return cut
 
     def cut_is_saved(self) -> None:
         """The catalog has everything up to the last cut."""
-        self.saving_keys = {}
+        self.saving_keys = NewKeys()
 
     def checkpointed(self, stream: Stream, sequence: int) -> None:
         """The catalog and the segments have all of the stream's changes up to `sequence`."""

@@ -25,6 +25,7 @@ from ..model.records import Extent, StreamRecord
 from ..storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, row_count
 from ..storage.archive.object import archive_name
 from ..storage.archive.rows import Row, Rows, Selection, rows_of_block, rows_of_chunk, rows_of_facts
+from ..storage.buffers import BufferPool
 from ..storage.catalog import CatalogReader
 from ..storage.catalog.archives import ArchivedChunk
 from ..storage.objects import LocalObjects
@@ -203,7 +204,7 @@ class Bulk:
 
     def _take_some(self, place: ArchiveRange, budget: _Budget, until: int) -> bool:
         """Take the changes of a chunk one by one; False when they do not all fit."""
-        chunk = self._chunk(place)
+        chunk = Chunk(self._read(place))
         lengths, at = chunk.columns().lengths, 0
         for row in chunk.facts():
             count = row_count(row.fact)
@@ -215,13 +216,14 @@ class Bulk:
 
     # -- reading -----------------------------------------------------------------------------------------
 
-    def rows(self, plan: Plan, range_: Range) -> Iterator[tuple[Rows, Selection]]:
-        """The rows of a range, and which of them are wanted. Safe in any thread."""
+    def rows(self, plan: Plan, range_: Range, buffers: BufferPool | None = None) -> Iterator[tuple[Rows, Selection]]:
+        """The rows of a range, and which of them are wanted. Safe in any thread. Who reads many ranges brings buffers:
+        reading then takes half the time."""
         selection = Selection(range_.after, range_.until, plan.prefix, 0, plan.gone)
         if isinstance(range_, ArchiveRange):
-            yield rows_of_chunk(self._chunk(range_)), selection
+            yield rows_of_chunk(Chunk(self._read(range_, buffers))), selection
         elif isinstance(range_, SegmentRange):
-            rows = rows_of_block(decode_block(self._read(range_)), plan.bucket, plan.streams[range_.stream])
+            rows = rows_of_block(decode_block(self._read(range_, buffers)), plan.bucket, plan.streams[range_.stream])
             yield rows, selection._replace(first_offset=range_.first_offset, gone={})
         else:
             for changes in _slices(range_.changes):
@@ -234,12 +236,11 @@ class Bulk:
         except OSError as error:
             raise _unreadable("A transaction's object", error) from None
 
-    def _chunk(self, place: ArchiveRange) -> Chunk:
-        return Chunk(self._read(place))
-
-    def _read(self, place: ArchiveRange | SegmentRange) -> bytes:
+    def _read(self, place: ArchiveRange | SegmentRange, buffers: BufferPool | None = None) -> bytes | memoryview:
         try:
-            return self._objects.get_range(place.object, place.at, place.size)
+            if buffers is None:
+                return self._objects.get_range(place.object, place.at, place.size)
+            return self._objects.get_range_into(buffers, place.object, place.at, place.size)
         except OSError as error:
             raise _unreadable(place.object, error) from None
 

@@ -25,7 +25,7 @@ from ..storage.catalog import CatalogWriter
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.journal.file import trim_files
-from ..storage.journal.recovery import read_batches
+from ..storage.journal.reading import JournalReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
@@ -113,6 +113,7 @@ class Checkpointer:
         self.objects.prepare(FOLDER)
         self.catalog = CatalogWriter(data_dir.catalog)
         self._archiver = Archiver(self.catalog, self.objects)
+        self._journal = JournalReader(data_dir.journal, files)
         self._remove_orphans()
 
     @property
@@ -151,7 +152,7 @@ class Checkpointer:
     def _stretches(self, through: int) -> Iterator[Stretch]:
         applied = self.applied
         stretch = Stretch(applied)
-        for batch in read_batches(self._data_dir.journal, self._files, self._replay_from() - 1, through):
+        for batch in self._journal.batches(self._replay_from() - 1, through):
             for index, fact in enumerate(batch.facts):
                 stretch.take(fact, batch.first_sequence + index, batch.at_ms, applied)
             if stretch.payload_bytes >= _STRETCH_BYTES_MAX and stretch.last_sequence > applied:

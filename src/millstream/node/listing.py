@@ -6,7 +6,6 @@ A page costs the same in a bucket of a million: it reads a range of the catalog'
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Iterator
 
 from ..engine.machine import Machine
@@ -66,14 +65,10 @@ class Lister:
 
     def _fresh_keys(self, bucket: str, first: str, before: str) -> Iterator[str]:
         """Keys that the catalog may lack, in order, each once. Taken as they are needed: there may be a million."""
-        ranges: list[Iterator[str]] = []
-        for keys in (self._machine.new_keys.get(bucket), self._machine.saving_keys.get(bucket)):
-            if keys:
-                keys.sort()  # almost sorted since the last listing: Timsort makes that a walk
-                places = range(bisect_left(keys, first), bisect_left(keys, before))
-                ranges.append(map(keys.__getitem__, places))
+        machine = self._machine
+        kinds = (machine.new_keys, machine.saving_keys)
         previous = None
-        for key in heapq.merge(*ranges):
+        for key in heapq.merge(*(keys.between(bucket, first, before) for keys in kinds)):
             if key != previous:
                 yield key
             previous = key

@@ -38,6 +38,7 @@ from .recent import RecentFacts
 from .record_reader import RecordReader
 from .recovery import Replayed, check_agreement, prepare_catalog, replay
 from .retention import Retention
+from .sightings import Sightings
 from .snapshots import remove_orphans
 from .staged_parts import Leftovers, find_leftovers
 from .staging_worker import StagingWorker
@@ -115,6 +116,7 @@ class Node:
         self.objects_root = self._data_dir.objects.absolute()
         self.objects = recovered.objects
         self.reader = Reader(self.machine, catalog, self.objects)
+        self.sightings = Sightings(self.machine)
         self.records = RecordReader(catalog, self.objects)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -28,39 +27,8 @@ log = logging.getLogger(__name__)
 
 _REPLANS_MAX = 5
 _EXTENTS_MAX = 2048
-_RECENT_BYTES_MAX = 16 << 20
-_RECENT_CUT_MAX = 64 << 10
-_RECENT_OVERHEAD = 512
 _RUN_BYTES_MAX = 4 << 20
 Blob = bytes | memoryview
-
-
-class RecentCuts:
-    """Small cuts, kept for the next reader of the same range.
-
-    A range never changes and a stream's number is never used again, so nothing here ever needs to be invalidated.
-    """
-
-    def __init__(self) -> None:
-        self._cuts: OrderedDict[tuple[int, int, int, int], Cut] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: tuple[int, int, int, int]) -> Cut | None:
-        cut = self._cuts.get(key)
-        if cut is not None:
-            self._cuts.move_to_end(key)
-        return cut
-
-    def put(self, key: tuple[int, int, int, int], cut: Cut) -> None:
-        size = cut.end - cut.start
-        if size > _RECENT_CUT_MAX:
-            return
-        # Copied: a view would keep its whole block in memory.
-        self._cuts[key] = Cut(cut.start, cut.end, [bytes(piece) for piece in cut.pieces])
-        self._bytes += size + _RECENT_OVERHEAD
-        while self._bytes > _RECENT_BYTES_MAX:
-            _, oldest = self._cuts.popitem(last=False)
-            self._bytes -= oldest.end - oldest.start + _RECENT_OVERHEAD
 
 
 class Reader:
@@ -68,37 +36,15 @@ class Reader:
         self._machine = machine
         self._catalog = catalog
         self._objects = objects
-        self._recent = RecentCuts()
 
     def read_now(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         """The cut if no disk has to be waited for."""
         if start < stream.earliest:
             resolve_offset(stream, start)  # trimmed since the reader began: says so
-        hot_from = stream.hot_from
-        if start >= hot_from:
-            return self._read_hot(stream, start, bytes_max)
-        key = (stream.number, start, bytes_max, hot_from)
-        cold = self._recent.get(key)
-        if cold is None:
-            cold = self._read_blocks(stream, start, bytes_max)
-            if cold is None:
-                return None
-            self._recent.put(key, cold)
-        return self._with_hot(stream, cold, bytes_max)
-
-    def _read_hot(self, stream: Stream, start: int, bytes_max: int) -> Cut:
-        """From memory. Many small pieces of bytes are joined once for all who read the same range."""
-        few = not stream.hot or len(stream.hot) == 1
-        if few or stream.tail - start > _RECENT_CUT_MAX or is_json(stream.content_type):
+        if start >= stream.hot_from:
             return cut_hot(stream, start, bytes_max)
-        key = (stream.number, start, bytes_max, ~stream.tail)  # never the key of a range out of segments
-        cut = self._recent.get(key)
-        if cut is None:
-            cut = cut_hot(stream, start, bytes_max)
-            if len(cut.pieces) > 1:
-                cut = Cut(cut.start, cut.end, [b"".join(cut.pieces)])
-                self._recent.put(key, cut)
-        return cut
+        cold = self._read_blocks(stream, start, bytes_max)
+        return None if cold is None else self._with_hot(stream, cold, bytes_max)
 
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)

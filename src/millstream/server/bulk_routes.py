@@ -28,12 +28,14 @@ from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE, SANDBOX
 from ..storage.archive.arrow_stream import END, Piece, batch_pieces, single_pieces, stream_start
 from ..storage.archive.rows import Row, Rows, Selection, selected
+from ..storage.buffers import BufferPool
 from .compression import compressed, wanted_encoding
 from .http_connection import HttpConnection
 from .stream_routes import StreamRoutes
 from .streamed import StreamedAnswer
 
 _PORTION_BYTES = 2 << 20
+_BUFFERS_BYTES_MAX = 4 * _PORTION_BYTES  # what is sent, what waits for it, and what is made meanwhile
 _JOIN_MAX = 128 << 10  # up to here a copy is cheaper than a chunk of its own
 _JSON = b"Content-Type: application/json\r\n"
 
@@ -120,8 +122,9 @@ class BulkRoutes:
         yield writer.start
         if plan.rows:
             yield from writer.single(plan.rows)
+        buffers = BufferPool(_BUFFERS_BYTES_MAX)
         for range_ in plan.ranges:
-            for rows, selection in self._bulk.rows(plan, range_):
+            for rows, selection in self._bulk.rows(plan, range_, buffers):
                 yield from writer.batch(rows, selection)
         yield writer.end
 

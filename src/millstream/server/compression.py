@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 import zstandard
@@ -31,7 +31,7 @@ def wanted_encoding(accepted: bytes) -> bytes | None:
     return None
 
 
-def compress(pieces: list[bytes], encoding: bytes) -> bytes:
+def compress(pieces: Sequence[bytes], encoding: bytes) -> bytes:
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if encoding == b"zstd":
         return zstandard.ZstdCompressor(level=3).compress(data)

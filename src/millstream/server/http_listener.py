@@ -16,7 +16,9 @@ from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
+from .known_heads import KnownHeads
 from .ops import METRICS_TYPE, Metrics
+from .read_cache import ReadCache
 from .s3p_listener import S3pListener
 from .settings import Settings
 from .stream_routes import METHODS, StreamRoutes
@@ -41,6 +43,7 @@ class HttpListener:
         self.inflight_bytes = 0
         self.answered: dict[tuple[bytes, int], int] = {}
         self.common_lines = b""
+        self.heads = KnownHeads(settings.head_bytes_max)
         self._guard = Guard(settings)
         self._routes: StreamRoutes | None = None
         self._bucket_routes: BucketRoutes | None = None
@@ -89,6 +92,10 @@ class HttpListener:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
+
+    @property
+    def read_cache(self) -> ReadCache | None:
+        return None if self._routes is None else self._routes.cache
 
     def is_ready(self) -> bool:
         return self.node is not None and not self._stopping and self.node.trouble() is None
@@ -165,6 +172,8 @@ class HttpListener:
             self._serve_operator(conn, request)
         elif self._routes is None or self._bucket_routes is None:
             self._held.append((conn, request, self.now + _HOLD_S))
+        elif request.method == b"GET" and self._routes.answer_again(conn, request):
+            pass
         elif request.path.startswith(_FLAT):
             self._routes.serve(conn, request, key_of_flat_path(request.path[len(_FLAT) :]))
         else:

@@ -1,9 +1,9 @@
 """The receiving half of an HTTP/1.1 connection: bytes in, requests out one at a time.
 
 Hot code: an `asyncio.Protocol` fed to llhttp, no layers between (measured 3x a raw ASGI server; notes in
-`docs/decisions/`). What a client pipelines behind the request being served waits parsed, and reading pauses.
-A body is collected in memory, up to `append_bytes_max`; where a route claims a large one, it goes to the route's
-`BodySink` piece by piece instead.
+`docs/decisions/`); a request that is like those before it does without the parser (`known_heads`). What a client
+pipelines behind the request being served waits parsed, and reading pauses. A body is collected in memory, up to
+`append_bytes_max`; where a route claims a large one, it goes to the route's `BodySink` piece by piece instead.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 QUEUE_MAX = 32  # pipelined requests before reading pauses
 _BODY_PROGRESS = 64 << 10  # a body must bring this much to earn more time
+_PATIENCE_MAX = 64  # requests in a row that resemble no known one, until a connection's are no longer looked up
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -70,6 +71,7 @@ class RequestReceiver(asyncio.Protocol):
         "_more",
         "_owes_continue",
         "_parser",
+        "_patience",
         "_progress",
         "_queue",
         "_rejection",
@@ -78,6 +80,7 @@ class RequestReceiver(asyncio.Protocol):
         "_trailer_size",
         "_transport",
         "_url",
+        "_whole",
         "busy",
         "cors",
         "deadline",
@@ -110,6 +113,8 @@ class RequestReceiver(asyncio.Protocol):
         self._head_size = 0  # what has arrived with its head; of a chunk that it shares with others, nothing
         self._chunk = 0
         self._shares_chunk = False
+        self._whole: Request | None = None  # the request that began with the chunk and is complete
+        self._patience = _PATIENCE_MAX
         self._begin()
 
     def _begin(self) -> None:
@@ -144,6 +149,9 @@ class RequestReceiver(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering or self._closing or self._rejection is not None:
             return
+        is_fresh = not self._begun and self._patience > 0
+        if is_fresh and not self.busy and not self.paused and not self._queue and self._serve_known(data):
+            return
         self._chunk = len(data)
         self._shares_chunk = False
         if not self._begun:
@@ -159,8 +167,25 @@ class RequestReceiver(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._reject(400, "malformed_request", f"This is not valid HTTP/1.1: {error}.")
             return
-        if self._begun and not self.receiving and self._head_size > self._listener.settings.head_bytes_max:
-            self._reject_large_head()
+        whole, self._whole = self._whole, None
+        if self._begun:
+            if not self.receiving and self._head_size > self._listener.settings.head_bytes_max:
+                self._reject_large_head()
+        elif is_fresh and whole is not None:
+            self._listener.heads.learn(data, whole)
+
+    def _serve_known(self, data: bytes) -> bool:
+        """Serve a request whose header lines are known, without the parser: it stands between two requests."""
+        request = self._listener.heads.recall(data)
+        if request is None:
+            self._patience -= 1
+            return False
+        if self._patience < _PATIENCE_MAX:
+            self._patience += 1
+        if request.body and not self._takes(len(request.body)):
+            return True
+        self.serve(request)
+        return True
 
     # -- parser callbacks ------------------------------------------------------------------------------
 
@@ -248,17 +273,25 @@ class RequestReceiver(asyncio.Protocol):
             self._more = [self._body, data]
         else:
             self._more.append(data)
-        self._body_size += size
-        self._held += size
+        if not self._takes(size):
+            return
         listener = self._listener
-        listener.inflight_bytes += size
+        self._body_size += size
         if self._body_size > listener.settings.append_bytes_max:
             self._reject_large_body()
-        elif listener.inflight_bytes > listener.settings.inflight_bytes_max:
-            self._reject(503, "too_many_bodies", "The server holds as many request bodies as it takes. Try again.")
         elif self._body_size - self._progress >= _BODY_PROGRESS:
             self._progress = self._body_size
             self.deadline = listener.now + listener.settings.idle_timeout_s
+
+    def _takes(self, size: int) -> bool:
+        """Whether there is room for more of a body; it is counted then, until `finish` or a refusal."""
+        listener = self._listener
+        if listener.inflight_bytes + size > listener.settings.inflight_bytes_max:
+            self._reject(503, "too_many_bodies", "The server holds as many request bodies as it takes. Try again.")
+            return False
+        self._held += size
+        listener.inflight_bytes += size
+        return True
 
     def on_message_complete(self) -> None:
         self.receiving = False
@@ -269,6 +302,7 @@ class RequestReceiver(asyncio.Protocol):
         request = self._request(self._body if self._more is None else b"".join(self._more))
         self._sink = None  # the request's from here on
         self._begun = False
+        self._whole = None if self._shares_chunk else request
         self._shares_chunk = True
         if self.busy or self.paused:
             self._queue.append(request)

@@ -73,6 +73,7 @@ class Settings:
     sse_heartbeat_s: float = _seconds(15.0, 0.05, 3_600, "time between comments on a quiet SSE connection")
     sse_max_s: float = _seconds(60.0, 0.05, 86_400, "age at which an SSE connection is closed to be reopened")
     read_bytes_max: int = _size(4 * MIB, 256, GIB, "most payload in one catch-up answer")
+    read_cache_bytes: int = _size(32 * MIB, 0, TIB, "memory for catch-up answers that are asked for again; 0 for none")
     # Streams
     ttl_renewal: bool = _key(Kind.SWITCH, True, "use renews a stream's TTL; false counts from creation")
     producers_max: int = _count(10_000, 1, 10_000_000, "producers one stream remembers; more get 429")

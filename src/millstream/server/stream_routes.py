@@ -40,6 +40,7 @@ from ..protocol.http.responses import (
 from .compression import COMPRESS_MIN, compress, wanted_encoding
 from .http_connection import HttpConnection
 from .live import NO_EVENT, EventFeed, LongPoll, send_nothing_new
+from .read_cache import ReadAnswer, ReadCache
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class StreamRoutes:
         self._incarnation = node.machine.incarnation & 0xFFFFFFFF
         self.last_event = NO_EVENT
         self._tasks: set[asyncio.Task[None]] = set()
+        self.cache = ReadCache(node.sightings, settings.read_cache_bytes)
 
     def serve(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool = False) -> None:
         """`needs_bucket`: the surface on which a missing bucket is not made on the way."""
@@ -259,33 +261,45 @@ class StreamRoutes:
         lines, etag = read_lines(stream, stream_id, cut.start, cut.end)
         if query.live is not None and not (stream.closed and cut.end == stream.tail):
             lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
+        content, pieces = content_lines(stream.content_type), self._body(stream, cut)
         if query.offset == NOW:
-            conn.respond(200, lines + NO_STORE + content_lines(stream.content_type), self._body(stream, cut))
+            conn.respond(200, lines + NO_STORE + content, pieces)
             return
         seconds_left = None if stream.lease is None else self.node.seconds_left(stream)
         lines += cache_lines(seconds_left, self.node.is_private(stream.key))
-        if h.IF_NONE_MATCH in request.headers:
-            wanted = request.headers[h.IF_NONE_MATCH].decode("latin-1")
-            if is_among(wanted, etag):
-                conn.respond(304, lines + b"ETag: %b\r\n" % etag.encode())
+        answer = ReadAnswer(lines, content, etag.encode(), pieces, sum(map(len, pieces)))
+        if query.live is None and query.since_ms is None:
+            self.cache.put(request.target, stream, answer)
+        self._send_answer(conn, request, answer)
+
+    def answer_again(self, conn: HttpConnection, request: Request) -> bool:
+        """Answer a catch-up read that was answered before, if nothing has changed since."""
+        answer = self.cache.get(request.target)
+        if answer is None:
+            return False
+        self._send_answer(conn, request, answer)
+        return True
+
+    def _send_answer(self, conn: HttpConnection, request: Request, answer: ReadAnswer) -> None:
+        headers = request.headers
+        wanted = headers.get(h.IF_NONE_MATCH)
+        if wanted is not None and is_among(wanted.decode("latin-1"), answer.etag.decode()):
+            conn.respond(304, b"%bETag: %b\r\n" % (answer.lines, answer.etag))
+            return
+        if h.ACCEPT_ENCODING in headers and answer.size >= COMPRESS_MIN:
+            encoding = wanted_encoding(headers[h.ACCEPT_ENCODING])
+            if encoding is not None:
+                self.in_background(conn, self._send_compressed(conn, answer, encoding))
                 return
-        pieces = self._body(stream, cut)
-        lines += content_lines(stream.content_type)
-        if h.ACCEPT_ENCODING in request.headers:
-            encoding = wanted_encoding(request.headers[h.ACCEPT_ENCODING])
-            if encoding is not None and cut.end - cut.start >= COMPRESS_MIN:
-                self.in_background(conn, self._send_compressed(conn, lines, etag, pieces, encoding))
-                return
-        conn.respond(200, b"%bETag: %b\r\n" % (lines, etag.encode()), pieces)
+        lines = b"%b%bETag: %b\r\n" % (answer.lines, answer.content, answer.etag)
+        conn.respond(200, lines, answer.pieces, answer.size)
 
     def _body(self, stream: Stream, cut: Cut) -> list[bytes]:
         return join_messages(cut.pieces) if is_json(stream.content_type) else cut.pieces
 
-    async def _send_compressed(
-        self, conn: HttpConnection, lines: bytes, etag: str, pieces: list[bytes], encoding: bytes
-    ) -> None:
+    async def _send_compressed(self, conn: HttpConnection, answer: ReadAnswer, encoding: bytes) -> None:
         """Off the loop. The same range in other bytes is only weakly the same."""
-        body = await asyncio.to_thread(compress, pieces, encoding)
+        body = await asyncio.to_thread(compress, answer.pieces, encoding)
         if conn.request is not None:
-            lines += b"ETag: W/%b\r\nContent-Encoding: %b\r\n" % (etag.encode(), encoding)
-            conn.respond(200, lines, [body])
+            lines = (answer.lines, answer.content, answer.etag, encoding)
+            conn.respond(200, b"%b%bETag: W/%b\r\nContent-Encoding: %b\r\n" % lines, [body])

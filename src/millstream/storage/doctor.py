@@ -20,8 +20,9 @@ from .catalog import CatalogReader, CatalogWriter
 from .data_dir import DataDir, check_stamp, lock_directory
 from .files import Files
 from .journal.file import start_file
+from .journal.reading import JournalReader
 from .journal.record import FileHeader
-from .journal.recovery import Damage, JournalScan, read_batches, scan_journal
+from .journal.recovery import Damage, JournalScan, scan_journal
 from .objects import LocalObjects
 from .segments.block import decode_block
 from .segments.segment import FOLDER, read_index, segment_number
@@ -211,7 +212,7 @@ def _examine_transactions(place: DataDir, files: Files) -> list[Finding]:
     catalog.close()
     store = LocalObjects(place.objects, files)
     checked = 0
-    for batch in read_batches(place.journal, files, applied):
+    for batch in JournalReader(place.journal, files).batches(applied):
         for fact in batch.facts:
             if isinstance(fact, Appended) and fact.stored is not None:
                 try:

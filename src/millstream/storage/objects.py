@@ -59,6 +59,17 @@ class LocalObjects:
             raise CorruptData(f"Object {name} ends at {at + len(data)}, {at + size} was expected.")
         return data
 
+    def get_range_into(self, buffers: BufferPool, name: str, at: int, size: int) -> bytes | memoryview:
+        """`get_range`, into one of the caller's buffers if the range is in the page cache. Safe in any thread, as long
+        as no other one uses these buffers at the same time."""
+        buffer = buffers.take(size)
+        fd = self._files.open_read(self._root / name)
+        try:
+            is_read = self._files.pread_cached(fd, buffer, at)
+        finally:
+            self._files.close(fd)
+        return buffer if is_read else self.get_range(name, at, size)
+
     def get_range_cached(self, name: str, at: int, size: int) -> memoryview | None:
         """The range if it can be had without waiting for the disk. For one thread only.
 

@@ -62,9 +62,13 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
         """Returns when everything appended so far is durable; raises what kept it from being so."""
         receipts = self._rules.hurry()
         self._wake()
-        for receipt in receipts:
-            assert isinstance(receipt, asyncio.Future)
-            await asyncio.shield(receipt)
+        try:
+            for receipt in receipts:
+                assert isinstance(receipt, asyncio.Future)
+                await asyncio.shield(receipt)
+        except ClientError:
+            self._rules.told = True
+            raise
 
     async def close_stream(self, final: object = None) -> Appended:
         """Flush, then close the stream, with one last message if given: in one step, exactly once."""
@@ -76,9 +80,9 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
         return result
 
     async def close(self) -> None:
-        """Flush and stop; the stream stays open."""
+        """Flush and stop; the stream stays open. Raises what was not delivered and why, unless a call has done so."""
         try:
-            if self._rules.failure is None:
+            if not self._rules.told:
                 await self.flush()
         finally:
             await self._stop()
@@ -87,10 +91,7 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            failure = self._rules.failure
             await self.close()
-            if failure is not None:
-                raise failure
             return
         if not isinstance(error, Exception):
             await self._stop()  # cancelled: whoever does that wants no more waiting

@@ -62,9 +62,13 @@ class Producer(AbstractContextManager["Producer"]):
         with self._changed:
             receipts = self._rules.hurry()
             self._changed.notify_all()
-        for receipt in receipts:
-            assert isinstance(receipt, Future)
-            receipt.result()
+        try:
+            for receipt in receipts:
+                assert isinstance(receipt, Future)
+                receipt.result()
+        except ClientError:
+            self._rules.told = True
+            raise
 
     def close_stream(self, final: object = None) -> Appended:
         """Flush, then close the stream, with one last message if given: in one step, exactly once."""
@@ -79,9 +83,9 @@ class Producer(AbstractContextManager["Producer"]):
         return result
 
     def close(self) -> None:
-        """Flush and stop; the stream stays open."""
+        """Flush and stop; the stream stays open. Raises what was not delivered and why, unless a call has done so."""
         try:
-            if self._rules.failure is None:
+            if not self._rules.told:
                 self.flush()
         finally:
             self._stop()
@@ -90,10 +94,7 @@ class Producer(AbstractContextManager["Producer"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            failure = self._rules.failure
             self.close()
-            if failure is not None:
-                raise failure
             return
         if not isinstance(error, Exception):
             self._stop()  # Ctrl-C: whoever presses that wants no more waiting

@@ -38,6 +38,10 @@ class Request(msgspec.Struct, gc=False):
     version: str = "1.1"
     sink: Any = None  # a large body that a route has claimed went there (`server.http_receiving.BodySink`)
 
+    @property
+    def target(self) -> bytes:
+        return b"%b?%b" % (self.path, self.query) if self.query else self.path
+
 
 def origin_form(target: bytes) -> bytes:
     """The path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""

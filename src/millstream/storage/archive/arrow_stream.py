@@ -19,18 +19,28 @@ import zlib
 from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from operator import add
 
 from ...model.errors import TooLarge
 from .chunk import LARGE_SNAPSHOT, MESSAGE
+from .columns import (
+    Texts,
+    any_but_zero,
+    are_all_alike,
+    distances,
+    ends_of,
+    even_offsets,
+    id_texts,
+    offsets_of,
+    position_texts,
+    times_thousand,
+)
 from .rows import Row, Rows, Selection
 
 Piece = bytes | memoryview
 END = b"\xff\xff\xff\xff\0\0\0\0"
 _BINARY_MAX = (1 << 31) - 1
-_SMALL = [str(number) for number in range(1000)]
 
 # The schema's message as pyarrow writes it (`arrow.SCHEMA.serialize()`; a test compares them).
 _SCHEMA = (
@@ -65,25 +75,26 @@ def batch_pieces(rows: Rows, selection: Selection, incarnation: int) -> list[Pie
     """The wanted rows as one record batch message, in pieces."""
     rows = _only(rows, _wanted(rows, selection))
     columns = rows.columns
-    lengths = columns.lengths.tolist()
-    kinds = columns.kinds.tolist() if columns.kinds.tobytes().strip(b"\0") else None  # None: messages only
+    kinds = columns.kinds.tolist() if any_but_zero(columns.kinds) else None  # None: messages only
     kept = _kept(rows, selection)
     body = _Body(rows.size)
     body.constant(rows.bucket.encode())
     body.chosen([stream.name.encode() for stream in rows.streams], columns.streams)
-    body.numbers(columns.offsets)
+    body.numbers(columns.offsets.tobytes())
     body.numbers(_following(rows, kinds))
-    body.positions(incarnation, columns.sequences.tolist())
-    body.ids(columns.ids_ms.tolist(), columns.id_seqs.tolist(), kinds)
-    body.numbers(array("q", [at_ms * 1000 for at_ms in columns.times_ms.tolist()]))
+    body.texts(position_texts(incarnation, columns.sequences))
+    is_message = None if kinds is None else [kind == MESSAGE for kind in kinds]  # snapshots have no id
+    body.texts(id_texts(columns.ids_ms, columns.id_seqs, is_message), is_message)
+    body.numbers(times_thousand(columns.times_ms))
     body.chosen([stream.content_type.encode() for stream in rows.streams], columns.streams)
+    places = _places(rows, kinds)
     if kept is None and kinds is None:
         body.constant(b"message")
-        return body.finished(lengths, rows.payload, None)
+        return body.finished(places, rows.payload, None)
     kinds, kept = kinds or [MESSAGE] * rows.size, kept or [True] * rows.size
     body.chosen([b"message", b"gap", b"snapshot"], [_word(*pair) for pair in zip(kinds, kept, strict=True)])
     valid = [is_kept and kind != LARGE_SNAPSHOT for kind, is_kept in zip(kinds, kept, strict=True)]
-    return body.finished(lengths, rows.payload, valid)
+    return body.finished(places, rows.payload, valid)
 
 
 def single_pieces(bucket: str, rows: Sequence[Row], incarnation: int) -> list[Piece]:
@@ -91,17 +102,18 @@ def single_pieces(bucket: str, rows: Sequence[Row], incarnation: int) -> list[Pi
     body = _Body(len(rows))
     body.constant(bucket.encode())
     body.strings([row.stream.encode() for row in rows])
-    body.numbers(array("q", [row.offset for row in rows]))
-    body.numbers(array("q", [row.next_offset for row in rows]))
-    body.positions(incarnation, [row.sequence for row in rows])
+    body.numbers(array("q", [row.offset for row in rows]).tobytes())
+    body.numbers(array("q", [row.next_offset for row in rows]).tobytes())
+    body.texts(position_texts(incarnation, memoryview(array("Q", [row.sequence for row in rows]))))
     body.strings([(row.id or "").encode() for row in rows], [row.id is not None for row in rows])
     times = [row.at_ms for row in rows]
-    body.numbers(array("q", [(at_ms or 0) * 1000 for at_ms in times]), [at_ms is not None for at_ms in times])
+    microseconds = array("q", [(at_ms or 0) * 1000 for at_ms in times]).tobytes()
+    body.numbers(microseconds, [at_ms is not None for at_ms in times])
     body.strings([row.content_type.encode() for row in rows])
     body.strings([row.kind.encode() for row in rows])
     values = [bytes(row.value or b"") for row in rows]
     payload = memoryview(b"".join(values))
-    return body.finished(list(map(len, values)), payload, [row.value is not None for row in rows])
+    return body.finished(offsets_of(map(len, values)), payload, [row.value is not None for row in rows])
 
 
 class _Body:
@@ -114,20 +126,17 @@ class _Body:
         self._pieces: list[bytes] = []
         self._at = 0
 
-    def numbers(self, values: array[int] | memoryview, valid: Sequence[bool] | None = None) -> None:
+    def numbers(self, values: bytes, valid: Sequence[bool] | None = None) -> None:
+        """Of 64 bits each."""
         self._node(valid)
-        self._buffer(values.tobytes())
+        self._buffer(values)
 
     def constant(self, value: bytes) -> None:
         """The same text, which is not empty, in every row."""
-        self._node(None)
-        self._even_offsets(len(value))
-        self._buffer(value * self._count)
+        self.texts(Texts(value * self._count, even_offsets(len(value), self._count)))
 
     def strings(self, values: Sequence[bytes], valid: Sequence[bool] | None = None) -> None:
-        self._node(valid)
-        self._offsets(map(len, values))
-        self._buffer(b"".join(values))
+        self.texts(Texts(b"".join(values), offsets_of(map(len, values))), valid)
 
     def chosen(self, values: Sequence[bytes], indexes: Iterable[int]) -> None:
         """A string for each index; often there is just one."""
@@ -136,40 +145,18 @@ class _Body:
         else:
             self.strings([values[index] for index in indexes])
 
-    def positions(self, incarnation: int, sequences: Sequence[int]) -> None:
-        prefix = f"{incarnation:016x}."
-        digits = list(map(str, sequences))
-        self._node(None)
-        if digits and len(str(min(sequences))) == len(str(max(sequences))):
-            self._even_offsets(len(prefix) + len(digits[0]))
-        else:
-            self._offsets([len(prefix) + width for width in map(len, digits)])
-        self._buffer((prefix + prefix.join(digits)).encode() if digits else b"")
-
-    def ids(self, ids_ms: Sequence[int], id_seqs: Sequence[int], kinds: Sequence[int] | None) -> None:
-        """Of messages; snapshots have none."""
-        prefixes = {ms: f"{ms}-" for ms in set(ids_ms)}  # messages of one commit share it
-        highest = max(id_seqs, default=0)
-        counters = map(_SMALL.__getitem__ if highest < len(_SMALL) else str, id_seqs)
-        texts = list(map(add, map(prefixes.__getitem__, ids_ms), counters))
-        valid = None
-        if kinds is not None:
-            valid = [kind == MESSAGE for kind in kinds]
-            texts = [text if is_valid else "" for text, is_valid in zip(texts, valid, strict=True)]
+    def texts(self, texts: Texts, valid: Sequence[bool] | None = None) -> None:
         self._node(valid)
-        if kinds is None and texts and highest < 10 and len(set(map(len, prefixes.values()))) == 1:
-            self._even_offsets(len(texts[0]))
-        else:
-            self._offsets(map(len, texts))
-        self._buffer("".join(texts).encode())
+        self._buffer(texts.offsets)
+        self._buffer(texts.data)
 
-    def finished(self, lengths: Sequence[int], payload: memoryview, valid: Sequence[bool] | None) -> list[Piece]:
+    def finished(self, places: bytes, payload: memoryview, valid: Sequence[bool] | None) -> list[Piece]:
         """The whole message; the values are the last column, and their bytes the last piece but for its padding.
-        Bytes of values that are not valid stay where they are: nothing refers to them."""
+        Bytes of values that are not valid stay where they are: nothing looks at them."""
         if len(payload) > _BINARY_MAX:
             raise TooLarge("A message of more than 2 GiB does not fit into an Arrow batch. Read it as NDJSON.")
         self._node(valid)
-        self._offsets(lengths)
+        self._buffer(places)
         self._places += (self._at, len(payload))
         padding = -len(payload) % 8
         body_bytes = self._at + len(payload) + padding
@@ -185,23 +172,11 @@ class _Body:
         self._nodes += (self._count, nulls)
         self._buffer(_bitmap(valid) if valid is not None and nulls else b"")
 
-    def _even_offsets(self, width: int) -> None:
-        self._buffer(_even_offsets(width, self._count))
-
-    def _offsets(self, lengths: Iterable[int]) -> None:
-        self._buffer(array("i", accumulate(lengths, initial=0)).tobytes())
-
     def _buffer(self, data: bytes) -> None:
         self._places += (self._at, len(data))
         padding = -len(data) % 8
         self._pieces += (data, b"\0" * padding) if padding else (data,)
         self._at += len(data) + padding
-
-
-@lru_cache(maxsize=256)
-def _even_offsets(width: int, count: int) -> bytes:
-    """Offsets of texts that are all of one length; full chunks have the same again and again."""
-    return array("i", range(0, width * count + 1, width)).tobytes()
 
 
 def _bitmap(valid: Sequence[bool]) -> bytes:
@@ -240,17 +215,33 @@ def _only(rows: Rows, wanted: list[int] | None) -> Rows:
     return rows._replace(columns=type(rows.columns)(*columns), payload=memoryview(payload))
 
 
-def _following(rows: Rows, kinds: Sequence[int] | None) -> array[int] | memoryview:
+def _following(rows: Rows, kinds: Sequence[int] | None) -> bytes:
     """Where the next message of each row's stream starts."""
     offsets, lengths = rows.columns.offsets, rows.columns.lengths
-    if kinds is None and rows.size and len(rows.streams) == 1:
-        end = offsets[-1] + lengths[-1]
-        if end - offsets[0] == len(rows.payload):  # one stream without a gap: each message starts where one ends
-            return memoryview(offsets.tobytes()[8:] + end.to_bytes(8, "little"))
+    if (end := _end_of_run(rows, kinds)) is not None:
+        return ends_of(offsets, end)
     ends = list(map(add, offsets.tolist(), lengths.tolist()))
     if kinds is not None:
         ends = [end if kind == MESSAGE else at for kind, at, end in zip(kinds, offsets, ends, strict=True)]
-    return array("q", ends)
+    return array("q", ends).tobytes()
+
+
+def _places(rows: Rows, kinds: Sequence[int] | None) -> bytes:
+    """Where in the payload each row's bytes start, and the last one's end."""
+    lengths = rows.columns.lengths
+    if are_all_alike(lengths):
+        return even_offsets(lengths[0], rows.size)
+    end = _end_of_run(rows, kinds)
+    return offsets_of(lengths.tolist()) if end is None else distances(rows.columns.offsets, end)
+
+
+def _end_of_run(rows: Rows, kinds: Sequence[int] | None) -> int | None:
+    """Where the last message ends if all rows are messages of one stream without a gap: each starts where one ends."""
+    if kinds is not None or not rows.size or len(rows.streams) != 1:
+        return None
+    offsets = rows.columns.offsets
+    end: int = offsets[-1] + rows.columns.lengths[-1]
+    return end if end - offsets[0] == len(rows.payload) else None
 
 
 def _kept(rows: Rows, selection: Selection) -> list[bool] | None:

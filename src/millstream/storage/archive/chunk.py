@@ -16,6 +16,7 @@ are made of. The crc covers everything after itself.
 from __future__ import annotations
 
 import struct
+import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -73,6 +74,14 @@ class RowColumns(NamedTuple):
     sequences: memoryview
 
 
+class _OfThread(threading.local):
+    """Making a decompressor takes longer than opening a section with it, and no two threads may use one at a time."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_of_thread = _OfThread()
 _T = TypeVar("_T")
 _Names = tuple[str, list[ChunkStream]]
 _names: msgspec.msgpack.Decoder[_Names] = msgspec.msgpack.Decoder(tuple[str, list[ChunkStream]])
@@ -202,7 +211,6 @@ class Chunk:
             raise CorruptData("An archive chunk has another length than it says.")
         self._compressed = bool(flags & _PAYLOAD_IS_COMPRESSED)
         self._payload_bytes = payload_bytes
-        self._decompressor = zstandard.ZstdDecompressor()
         at = HEADER_BYTES
         self._sections: list[memoryview] = []
         for size in sizes:
@@ -246,7 +254,7 @@ class Chunk:
 
     def _open(self, section: int) -> bytes:
         try:
-            return self._decompressor.decompress(self._sections[section])
+            return _of_thread.decompressor.decompress(self._sections[section])
         except zstandard.ZstdError as error:
             raise CorruptData(f"A section of an archive chunk cannot be decompressed: {error}.") from None
 

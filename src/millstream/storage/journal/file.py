@@ -11,8 +11,9 @@ from ...model.errors import CorruptData
 from ..files import Files
 from ..kernel_sync import KernelSync
 from ..ports import Batch
+from .reading import JournalReader
 from .record import FRAME_BYTES, HEADER_BYTES, FileHeader, frame_header
-from .recovery import SUFFIX, JournalScan, list_files, read_batches, scan_journal
+from .recovery import SUFFIX, JournalScan, list_files, scan_journal
 
 _TEMPORARY = ".tmp-"
 
@@ -79,7 +80,7 @@ class LocalJournal:
         return self._files.kernel_sync()
 
     def batches(self, after: int) -> Iterator[Batch]:
-        return read_batches(self._directory, self._files, after)
+        return JournalReader(self._directory, self._files).batches(after)
 
     def trim(self, through: int) -> None:
         trim_files(self._directory, self._files, through)

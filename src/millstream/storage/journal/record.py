@@ -70,6 +70,16 @@ def frame_header(salt: int, first_sequence: int, at_ms: int, body: bytes | bytea
     return _FRAME.pack(FRAME_MAGIC, len(body), head_crc, *checked[1:])
 
 
+def frame_bytes(data: memoryview, at: int, salt: int) -> int:
+    """How long the frame at this place says it is; 0 where no valid head of one is."""
+    if at + FRAME_BYTES > len(data):
+        return 0
+    magic, length, head_crc, *checked = _FRAME.unpack_from(data, at)
+    if magic != FRAME_MAGIC or head_crc != crc32(_CHECKED.pack(length, *checked), salt & 0xFFFFFFFF):
+        return 0
+    return FRAME_BYTES + int(length)
+
+
 def read_frame(data: memoryview, at: int, salt: int) -> Frame | None:
     """The frame at this place, or None where there is no valid one."""
     if at + FRAME_BYTES > len(data):

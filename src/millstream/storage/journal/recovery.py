@@ -1,4 +1,4 @@
-"""Reading journal files: at start, for checkpoints, and for the doctor.
+"""Looking through journal files: at start, and for the doctor.
 
 What a crash can leave is a *torn tail*: the one batch that was not synced yet, in the last file, with nothing
 valid behind it. It is cut; nobody was told that it happened. Anything else that does not read, a bad frame with
@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ...model.codec import decode_facts
 from ...model.errors import CorruptData
 from ..files import Files
-from ..ports import Batch
 from .record import FRAME_MAGIC, HEADER_BYTES, FileHeader, Frame, read_frame
 
 SUFFIX = ".log"
@@ -67,7 +65,7 @@ def scan_journal(directory: Path, files: Files) -> JournalScan:
         data = memoryview(_read_whole(file.path, files))
         end = HEADER_BYTES
         for frame in _frames(data, file.header, last + 1):
-            last, end = _last_of(frame), frame.end
+            last, end = last_of(frame), frame.end
         torn = len(bytes(data[end:]).rstrip(b"\0"))
         if not torn:
             continue
@@ -76,35 +74,16 @@ def scan_journal(directory: Path, files: Files) -> JournalScan:
     return JournalScan(found, last, end, torn, None)
 
 
-def read_batches(directory: Path, files: Files, after: int, through: int | None = None) -> Iterator[Batch]:
-    """The batches that hold sequences after `after` and start at or before `through`, in order."""
-    found = list_files(directory, files)
-    expected = None
-    for index, file in enumerate(found):
-        following = found[index + 1].header.first_sequence if index + 1 < len(found) else None
-        if following is not None and following <= after + 1:
-            continue
-        if expected is not None and file.header.first_sequence != expected:
-            raise CorruptData(f"{file.path.name} starts with {file.header.first_sequence}, {expected} was expected.")
-        expected = file.header.first_sequence
-        data = memoryview(_read_whole(file.path, files))
-        for frame in _frames(data, file.header, expected):
-            if through is not None and frame.first_sequence > through:
-                return
-            expected = _last_of(frame) + 1
-            if expected > after + 1:
-                yield Batch(frame.first_sequence, frame.at_ms, decode_facts(frame.body))
-
-
 def _frames(data: memoryview, header: FileHeader, expected: int) -> Iterator[Frame]:
     at = HEADER_BYTES
     while (frame := read_frame(data, at, header.salt)) is not None and frame.first_sequence == expected:
-        expected = _last_of(frame) + 1
+        expected = last_of(frame) + 1
         at = frame.end
         yield frame
 
 
-def _last_of(frame: Frame) -> int:
+def last_of(frame: Frame) -> int:
+    """The last sequence that a frame holds."""
     return frame.first_sequence + int.from_bytes(frame.body[1:5], "big") - 1
 
 

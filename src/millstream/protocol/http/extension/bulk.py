@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -68,6 +69,7 @@ class RowBody(msgspec.Struct):
 
 
 _encode_lines = msgspec.json.Encoder().encode_lines
+_format_time = lru_cache(maxsize=1024)(format_time)  # rows that follow each other often share a millisecond
 
 
 def row_body(
@@ -77,7 +79,7 @@ def row_body(
 ) -> RowBody:
     """A row out of stream, offset, next offset, sequence, id, time, content type, kind and value."""
     stream, offset, following, sequence, id_, at_ms, content_type, kind, value = row
-    timestamp = None if at_ms is None else format_time(at_ms)
+    timestamp = None if at_ms is None else _format_time(at_ms)
     position = f"{incarnation:016x}.{sequence}"
     return RowBody(bucket, stream, offset, following, position, id_, timestamp, content_type, kind, value)
 

@@ -1,0 +1,77 @@
+"""Answers to catch-up reads, kept for whoever asks for the same again.
+
+Readers ask for the same ranges: a page that opens starts at the beginning, caches in front of us ask for what a
+thousand readers asked them. As long as its stream is as it was, an answer is the same byte for byte, and who has it
+needs neither names nor plans nor blocks. Whether it still holds is looked at when it is used: writers know nothing of
+this cache.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from ..node import Stream
+from ..node.sightings import Sighting, Sightings
+
+_OVERHEAD = 1024  # of an answer, beside its body
+_SHARE_MAX = 8  # no answer takes more than this part of the whole
+_ASKED_MAX = 4096
+
+
+class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
+    """A range of a stream as a response, but for what depends on who asks."""
+
+    lines: bytes  # without the next two
+    content: bytes
+    etag: bytes
+    pieces: Sequence[bytes]
+    size: int
+
+
+class ReadCache:
+    def __init__(self, sightings: Sightings, bytes_max: int) -> None:
+        self._sightings = sightings
+        self._bytes_max = bytes_max
+        self.bytes = 0
+        self.hits = 0
+        self._kept: OrderedDict[bytes, tuple[Sighting, ReadAnswer]] = OrderedDict()
+        self._asked: set[bytes] = set()
+
+    def get(self, target: bytes) -> ReadAnswer | None:
+        kept = self._kept.get(target)
+        if kept is None:
+            return None
+        seen, answer = kept
+        if not self._sightings.still_holds(seen):
+            self._forget(target)
+            return None
+        self._kept.move_to_end(target)
+        self.hits += 1
+        return answer
+
+    def put(self, target: bytes, stream: Stream, answer: ReadAnswer) -> None:
+        """Keep an answer that is asked for the second time: most are for one reader, on his way to the tail."""
+        if answer.size > self._bytes_max // _SHARE_MAX:
+            return
+        if target not in self._asked:
+            if len(self._asked) >= _ASKED_MAX:
+                self._asked.clear()
+            self._asked.add(target)
+            return
+        seen = self._sightings.of(stream)
+        if seen is None:
+            return
+        self._forget(target)
+        # In one piece of its own: views would keep whole blocks in memory.
+        self._kept[target] = seen, msgspec.structs.replace(answer, pieces=[b"".join(answer.pieces)])
+        self.bytes += answer.size + _OVERHEAD
+        while self.bytes > self._bytes_max:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, target: bytes) -> None:
+        kept = self._kept.pop(target, None)
+        if kept is not None:
+            self.bytes -= kept[1].size + _OVERHEAD

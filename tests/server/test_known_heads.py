@@ -1,0 +1,152 @@
+"""Requests that are looked up instead of parsed must be what the parser would have made of them."""
+
+from __future__ import annotations
+
+import httptools
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.protocol.http.requests import Request
+from millstream.server.known_heads import KnownHeads
+
+HEAD_BYTES_MAX = 4096
+
+
+class Parsed:
+    """All requests in some bytes, as llhttp sees them."""
+
+    def __init__(self, data: bytes) -> None:
+        self.requests: list[Request] = []
+        self._parser = httptools.HttpRequestParser(self)
+        self._url, self._body, self._headers = b"", b"", {}
+        self._parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        path, _, query = self._url.partition(b"?")
+        parser = self._parser
+        kept, version = parser.should_keep_alive(), parser.get_http_version()
+        self.requests.append(Request(parser.get_method(), path, query, self._headers, self._body, kept, version))
+        self._url, self._body, self._headers = b"", b"", {}
+
+
+def taught(*seen: bytes) -> KnownHeads:
+    heads = KnownHeads(HEAD_BYTES_MAX)
+    for data in seen:
+        (request,) = Parsed(data).requests
+        heads.learn(data, request)
+    return heads
+
+
+def message(method: bytes = b"GET", target: bytes = b"/s", lines: bytes = b"Host: a\r\n", body: bytes = b"") -> bytes:
+    length = b"Content-Length: %d\r\n" % len(body) if body else b""
+    return b"%b %b HTTP/1.1\r\n%b%b\r\n%b" % (method, target, lines, length, body)
+
+
+targets = st.binary(max_size=30).map(lambda raw: b"/" + raw)
+values = st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0"), max_size=20).map(
+    lambda text: text.encode("latin-1")
+)
+names = st.sampled_from([b"Accept", b"content-type", b"X-One", b"User-Agent", b"Connection"])
+header_lines = st.lists(st.tuples(names, values), max_size=4, unique_by=lambda pair: pair[0].lower()).map(
+    lambda pairs: b"Host: a\r\n" + b"".join(b"%b: %b\r\n" % pair for pair in pairs)
+)
+methods = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT", b"get"])
+
+
+@given(methods, targets, targets, header_lines, st.binary(max_size=40), st.binary(max_size=40))
+def test_what_is_recalled_is_what_the_parser_says(method, first, then, lines, body, next_body):
+    heads = KnownHeads(HEAD_BYTES_MAX)
+    seen, asked = message(method, first, lines, body), message(method, then, lines, next_body)
+    try:
+        (request,) = Parsed(seen).requests
+        heads.learn(seen, request)
+    except (httptools.HttpParserError, ValueError):
+        pass  # nothing to learn from
+    recalled = heads.recall(asked)
+    if recalled is not None:
+        assert [recalled] == Parsed(asked).requests
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
+def test_the_same_lines_are_known_for_another_path_and_another_body(method):
+    heads = taught(message(method, b"/one", body=b"abc"))
+    request = heads.recall(message(method, b"/two?offset=-1", body=b"xyz"))
+    assert request is not None
+    assert (request.method, request.path, request.query, request.body) == (method, b"/two", b"offset=-1", b"xyz")
+    assert request.keep_alive
+
+
+KNOWN = message(b"POST", body=b"abc")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        KNOWN[:-1],
+        KNOWN + b"x",
+        KNOWN + KNOWN,
+        KNOWN[: KNOWN.index(b"\r\n\r\n")],
+        b"\r\n" + KNOWN,
+        KNOWN.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        KNOWN.replace(b"HTTP/1.1", b"HTTP/1.1 "),
+        KNOWN.replace(b"/s", b"/s#part"),
+        KNOWN.replace(b"/s", b"http://a/s"),
+        KNOWN.replace(b"/s", b"/s\t"),
+        KNOWN.replace(b"/s", b"/s\xff"),
+        KNOWN.replace(b"/s", b"/" + b"x" * 1025),
+        KNOWN.replace(b"POST", b"PATCH"),
+        KNOWN.replace(b"Host: a", b"Host: b"),
+        KNOWN.replace(b"Host: a", b"Host:  a"),
+        KNOWN.replace(b"Length: 3", b"Length: 03"),
+        b"",
+    ],
+)
+def test_whatever_differs_goes_to_the_parser(data):
+    heads = taught(KNOWN)
+    assert heads.recall(KNOWN) is not None
+    assert heads.recall(data) is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Host: a\r\nConnection: close\r\n",
+        b"Host: a\r\nExpect: 100-continue\r\n",
+        b"Host: a\r\nProducer-Seq: 1\r\n",
+        b"Host: a\r\nStream-Seq: 1\r\n",
+        b"Host: a\r\nIf-Match: *\r\n",
+        b"Host: a\r\nIf-None-Match: *\r\n",
+        b"Host: a\r\nX-Long: " + b"x" * 1024 + b"\r\n",
+    ],
+)
+def test_what_is_framed_otherwise_or_never_repeats_is_not_learnt(lines):
+    data = message(b"POST", lines=lines, body=b"abc")
+    assert taught(data).recall(data) is None
+
+
+def test_a_chunked_body_is_never_known():
+    data = message(b"POST", lines=b"Host: a\r\nTransfer-Encoding: chunked\r\n") + b"3\r\nabc\r\n0\r\n\r\n"
+    assert taught(data).recall(data) is None
+
+
+def test_a_head_above_the_limit_goes_to_the_parser_which_refuses_it():
+    heads = KnownHeads(64)
+    short, long = message(target=b"/s"), message(target=b"/" + b"s" * 64)
+    heads.learn(short, Parsed(short).requests[0])
+    assert heads.recall(short) is not None
+    assert heads.recall(long) is None
+
+
+def test_clients_cannot_fill_the_memory():
+    heads = taught(*(message(lines=b"Host: a\r\nX-Id: %d\r\n" % number) for number in range(5000)))
+    assert len(heads._known) <= 4096

@@ -1,0 +1,76 @@
+"""The cache of read answers: what it keeps, and for how long."""
+
+from __future__ import annotations
+
+from tests.engine.world import Shelf
+
+from millstream.engine.machine import Machine
+from millstream.engine.state import Bucket, Stream
+from millstream.model.records import Lease
+from millstream.node.sightings import Sightings
+from millstream.server.read_cache import ReadAnswer, ReadCache
+
+SIZE = 1000
+ANSWER = ReadAnswer(b"lines", b"content", b"etag", [b"x" * 600, memoryview(b"x" * 400)], SIZE)
+
+
+def made(bytes_max: int = 1 << 20) -> tuple[ReadCache, Machine, Stream]:
+    machine = Machine(Shelf(), incarnation=1)
+    machine.buckets["b"] = Bucket("b", 0)
+    stream = machine.streams["b/s"] = Stream(1, "b/s", "text/plain", 0, 0, tail=SIZE)
+    return ReadCache(Sightings(machine), bytes_max), machine, stream
+
+
+def keep(cache: ReadCache, target: bytes, stream: Stream) -> None:
+    cache.put(target, stream, ANSWER)
+    cache.put(target, stream, ANSWER)
+
+
+def test_an_answer_is_kept_when_it_is_asked_for_the_second_time():
+    cache, _, stream = made()
+    cache.put(b"/s", stream, ANSWER)
+    assert cache.get(b"/s") is None
+    cache.put(b"/s", stream, ANSWER)
+    kept = cache.get(b"/s")
+    assert kept is not None
+    assert kept.pieces == [b"x" * SIZE]  # its own bytes: a view would keep a whole block
+
+
+def test_it_marks_the_stream_as_used():
+    cache, machine, stream = made()
+    keep(cache, b"/s", stream)
+    machine.coarse_s = 77
+    cache.get(b"/s")
+    assert stream.used == 77
+
+
+def test_a_stream_that_left_memory_and_came_back_is_looked_up_again():
+    """The one that left does not see what is appended to the one that came."""
+    cache, machine, stream = made()
+    keep(cache, b"/s", stream)
+    machine.streams["b/s"] = Stream(1, "b/s", "text/plain", 0, 0, tail=SIZE)
+    assert cache.get(b"/s") is None
+
+
+def test_a_lease_is_never_kept():
+    cache, _, stream = made()
+    stream.lease = Lease(100, None, 0)
+    keep(cache, b"/s", stream)
+    assert cache.get(b"/s") is None
+
+
+def test_the_least_recently_asked_go_first_and_the_size_is_bounded():
+    cache, _, stream = made(bytes_max=20_000)
+    for number in range(50):
+        keep(cache, b"/%d" % number, stream)
+        assert cache.get(b"/0") is not None
+    assert cache.bytes <= 20_000
+    assert cache.bytes == sum(answer.size + 1024 for _, answer in cache._kept.values())
+    assert cache.get(b"/1") is None
+    assert cache.get(b"/49") is not None
+
+
+def test_an_answer_that_would_push_out_all_others_is_not_kept():
+    cache, _, stream = made(bytes_max=4 * SIZE)
+    keep(cache, b"/s", stream)
+    assert cache.get(b"/s") is None
