@@ -2,8 +2,8 @@
 
 The quick form has a fixed seed. The long form sends a million and prints its seed:
 
-    make torture ARGS="-k million"
-    MILLSTREAM_TORTURE_SEED=7 MILLSTREAM_TORTURE_INPUTS=100000 make torture ARGS="-k million"
+    make torture ARGS="-k million_hostile_inputs"
+    MILLSTREAM_TORTURE_SEED=7 MILLSTREAM_TORTURE_INPUTS=100000 make torture ARGS="-k million_hostile_inputs"
 """
 
 from __future__ import annotations
