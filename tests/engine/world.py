@@ -189,7 +189,7 @@ class World:
     def forget_idle(self) -> None:
         self.machine.coarse_s += 1
         for stream in list(self.machine.streams.values()):
-            self.machine.evict_idle(stream, self.machine.next_sequence - 1, self.machine.coarse_s)
+            self.machine.evict_idle(stream, self.machine.next_sequence - 1, self.machine.coarse_s, self.now_ms)
 
     def _shelve(self, stream: Stream) -> None:
         if stream.deleted:

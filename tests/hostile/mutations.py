@@ -148,6 +148,65 @@ def odd_request(chance: random.Random) -> tuple[str, bytes]:
     return method, "\r\n".join((*head, "", "")).encode("utf-8", "replace") + body
 
 
+# --- the same for the routes of a whole bucket: feed, bulk reads, plans, leases and transactions
+
+ODD_BUCKET = "odd-bucket"  # of its own, as a bulk read takes the longer the more is in it
+_NDJSON = "application/x-ndjson"
+_ARROW = "application/vnd.apache.arrow.stream"
+_QUESTIONS = ("feed", "feed", "messages", "plan")
+_BUCKET_PARAMETERS = ("after", "until", "prefix", "data", "limit", "live", "timeout_ms", "max_bytes", "max_messages")
+_PLACES = [
+    "earliest",
+    "now",
+    "0",
+    "0.0",
+    "ffffffffffffffff.1",
+    "0123456789abcdef.99999999999999999999",
+    ".",
+    "1.",
+    "x.y",
+]
+_ROW = b'{"stream":"s1","value":"aGVsbG8=","order":1}\n{"stream":"s2","json":{"a":[1]},"order":2}\n'
+_COMMIT = b'{"parts":["0",{"part":"1","etag":"x"}],"create":true,"content_type":"text/plain"}'
+
+
+def odd_extension_request(chance: random.Random) -> tuple[str, bytes]:
+    """A method, and a well-formed request to one of them."""
+    if chance.random() < 0.5:
+        return _odd_question(chance)
+    app, version, part = (_often(chance, usual) for usual in ("app", str(chance.randrange(20)), "0"))
+    path = f"/ds/{ODD_BUCKET}/streams/transactions/{_quoted(app)}/{_quoted(version)}"
+    method = chance.choice(("PUT", "PUT", "POST", "POST", "GET", "DELETE"))
+    if method == "PUT":
+        path += f"/{_quoted(part)}"
+        kind, body = chance.choice(((_NDJSON, _spoiled(chance, _ROW)), (_ARROW, _spoiled(chance, _ROW))))
+    else:
+        kind, body = "application/json", _spoiled(chance, _COMMIT) if method == "POST" else b""
+    return method, request(method, path, f"Content-Type: {kind}", body=body)
+
+
+def _odd_question(chance: random.Random) -> tuple[str, bytes]:
+    method = chance.choice(("GET", "GET", "GET", "HEAD", "POST", "DELETE", "OPTIONS"))
+    kind = chance.choice((*_QUESTIONS, f"leases/{_quoted(_odd_value(chance))}"))
+    names = chance.sample(_BUCKET_PARAMETERS, chance.choice((0, 1, 1, 2, 4)))
+    values = [chance.choice(_PLACES) if chance.random() < 0.4 else _odd_value(chance) for _ in names]
+    asked = "&".join(f"{name}={_quoted(value)}" for name, value in zip(names, values, strict=True))
+    accept = chance.choice((_NDJSON, _ARROW, "*/*", "text/html", "application/*;q=0, */*;q=0.1"))
+    target = f"/ds/{ODD_BUCKET}/streams/{kind}?{asked}".replace("live=sse", "live=no")
+    return method, request(method, target, f"Accept: {accept}")
+
+
+def _often(chance: random.Random, usual: str) -> str:
+    return usual if chance.random() < 0.8 else _odd_value(chance)
+
+
+def _spoiled(chance: random.Random, data: bytes) -> bytes:
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        at = chance.randrange(len(data) + 1)
+        data = data[:at] + chance.choice(JSON_TOKENS) * chance.choice((0, 1, 2)) + data[at + chance.choice((0, 1, 5)) :]
+    return data
+
+
 def _odd_value(chance: random.Random) -> str:
     value = chance.choice(ODD_VALUES)
     if chance.random() < 0.3 and value:

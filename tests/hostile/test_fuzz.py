@@ -12,8 +12,6 @@ import json
 import os
 import random
 import secrets
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +19,15 @@ from pathlib import Path
 import pytest
 from tests.conftest import ServerProcess
 from tests.hostile.conftest import SMALL, check_health
-from tests.hostile.flood import DOCUMENTS, flood
+from tests.hostile.flood import DOCUMENTS, flood, flood_from_processes
 from tests.hostile.memory import peak_mib
-from tests.hostile.mutations import mutated_document
+from tests.hostile.mutations import ODD_BUCKET, mutated_document
 from tests.hostile.wire import Wire, ask, content, put, request
 
-ROOT = Path(__file__).parents[2]
 SEED = 7
-QUICK = {"heads": 5000, "values": 15_000, "documents": 5000}
+QUICK = {"heads": 5000, "values": 15_000, "extensions": 3000, "documents": 5000}
 # Of a million. A head needs a connection of its own, so these are the slowest.
-SHARES = {"heads": 0.3, "values": 0.5, "documents": 0.2}
-WORKERS = 2
+SHARES = {"heads": 0.3, "values": 0.4, "extensions": 0.1, "documents": 0.2}
 PATIENT: dict[str, object] = {
     **SMALL,
     # Every wait is short, so that an input that asks for one does not take long.
@@ -57,14 +53,15 @@ def patient(tmp_path: Path) -> Iterator[ServerProcess]:
     put(server.port, "/v1/stream/fuzz/a")
     put(server.port, "/v1/stream/fuzz/json", "application/json")
     put(server.port, DOCUMENTS, "application/json")
-    assert ask(server.port, request("PUT", "/ds/fuzz-bucket"), "PUT").status == 201
+    for bucket in ("fuzz-bucket", ODD_BUCKET):
+        assert ask(server.port, request("PUT", f"/ds/{bucket}"), "PUT").status == 201
     yield server
     assert server.stop() == 0
 
 
 def check_unharmed(server: ServerProcess, tally: Counter[str]) -> None:
-    """Of the answers of 500 and more only those are known that say no on purpose: 501, and 503 under pressure."""
-    assert {status for status in tally if status >= "500"} <= {"501", "503"}, tally
+    """No answer of 500 or more: nothing that a client sends is a fault of the server, and this is no load."""
+    assert not [status for status in tally if status >= "500"], tally
     check_health(server)
     assert peak_mib(server.pid) < PEAK_MIB_MAX
 
@@ -87,33 +84,12 @@ def test_a_million_hostile_inputs_get_well_formed_answers(
         print(f"\nMILLSTREAM_TORTURE_SEED={seed} MILLSTREAM_TORTURE_INPUTS={inputs}", flush=True)
     tally = Counter[str]()
     for kind, share in SHARES.items():
-        tally += flood_from_processes(patient.port, kind, seed, int(share * inputs) // WORKERS)
+        tally += flood_from_processes("tests.hostile.flood", patient.port, kind, seed, int(share * inputs))
         with capsys.disabled():
             print(f"{kind}: so far {tally.total()} answers, peak {peak_mib(patient.pid):.0f} MiB", flush=True)
     check_unharmed(patient, tally)
     with capsys.disabled():
         print(f"{inputs} hostile inputs, answers by status: {dict(sorted(tally.items()))}")
-
-
-def flood_from_processes(port: int, kind: str, seed: int, count: int) -> Counter[str]:
-    """From several processes, as one could not keep a server busy."""
-    command = [sys.executable, "-m", "tests.hostile.flood", str(port), kind]
-    started = [
-        subprocess.Popen(
-            [*command, str(seed + worker), str(count)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for worker in range(WORKERS)
-    ]
-    tally = Counter[str]()
-    for process in started:
-        out, errors = process.communicate()
-        assert process.returncode == 0, errors
-        tally += Counter(json.loads(out))
-    return tally
 
 
 def test_no_mutated_document_spoils_a_json_stream(patient: ServerProcess) -> None:

@@ -210,9 +210,11 @@ class Rig:
     def evict(self) -> list[str]:
         """Let every stream go that may go; their keys."""
         machine, applied = self.node.machine, self.node.upkeep.applied
-        used_before = machine.coarse_s + 1
+        used_before, now_ms = machine.coarse_s + 1, self.node.clock.now_ms()
         return [
-            key for key, stream in list(machine.streams.items()) if machine.evict_idle(stream, applied, used_before)
+            key
+            for key, stream in list(machine.streams.items())
+            if machine.evict_idle(stream, applied, used_before, now_ms)
         ]
 
     def segments(self) -> list[str]:

@@ -463,6 +463,24 @@ async def test_a_journal_that_fails_leaves_the_outcome_open_and_the_object_there
     await rig.reap()
 
 
+async def test_a_commit_is_answered_although_its_parts_cannot_be_cleared_away(tmp_path):
+    """They are of no more use: the next start does it, and what is committed is committed."""
+    files = FaultyFiles(tmp_path)
+    async with Rig(tmp_path, TINY, files) as rig:
+        await rig.submit(CreateBucket("shop"))
+        desk = Desk(rig)
+        await desk.stage(1, "0", ("a", 1))
+        files.fail("unlink", 5, after=0)
+        assert not (await desk.commit(1, "0")).is_duplicate
+        files.heal()
+        assert (await desk.commit(1, "0")).is_duplicate
+        assert len(objects_in(rig, "staged")) == 1
+        await rig.crash()
+        await rig.node.transactions.clear_away(rig.node.transactions._garbage)
+        assert objects_in(rig, "staged") == []
+        assert await desk.read("a") == [1]
+
+
 async def test_forgetting_an_application(tmp_path):
     async with a_desk(tmp_path) as desk:
         await desk.stage(5, "0", ("a", 1))

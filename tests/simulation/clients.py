@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from millstream.engine.state import Stream
 from millstream.model.commands import Append, Body, Command, Create, Delete, Expire, PublishSnapshot, Touch, Trim
@@ -45,7 +46,7 @@ class Client:
             self._rest()
 
     def act(self) -> None:
-        key = self.rng.choice(("box/plain", "box/json", "other/moody", FOLDED))
+        key = self.rng.choice(self.run.shared)
         turn = self.rng.random()
         if turn < 0.12:
             self._create(key)
@@ -64,7 +65,12 @@ class Client:
         self.waiting = self.has_asked = True
         self.run.submit(command, lambda answer: self._answered(answer, note))
 
-    def _answered(self, answer: Answer, note: Done) -> None:
+    def _perform(self, work: Coroutine[None, None, Any], note: Callable[[Any], None]) -> None:
+        """Do something that waits; the note is of its result, or of its error."""
+        self.waiting = self.has_asked = True
+        self.run.perform(work, lambda result: self._answered(result, note))
+
+    def _answered(self, answer: Any, note: Callable[[Any], None]) -> None:
         assert self.waiting, "a second answer to one question"
         self.waiting = False
         note(answer)
@@ -84,7 +90,7 @@ class Client:
                 if payload:
                     self.run.oracle.acknowledge(told, answer.tail, payload)
 
-        command = Create(key, KEYS[key], ttl_s, body=_body(messages))
+        command = Create(key, self.run.keys[key], ttl_s, body=_body(messages))
         self._submit(command, note)
 
     def _append(self, key: str) -> None:
@@ -95,13 +101,14 @@ class Client:
         if self.rng.random() < 0.15:
             self._append_in_parts(key, messages)
         else:
-            self._submit(Append(key, KEYS[key], _body(messages), closes), self._noting(key, messages, closes))
+            kind = self.run.keys[key]
+            self._submit(Append(key, kind, _body(messages), closes), self._noting(key, messages, closes))
 
     def say_last_words(self) -> None:
         """One append to every stream, all in one batch."""
-        for key in KEYS:
+        for key, kind in self.run.keys.items():
             messages = self._messages(key)
-            self.run.submit(Append(key, KEYS[key], _body(messages)), self._noting(key, messages, False))
+            self.run.submit(Append(key, kind, _body(messages)), self._noting(key, messages, False))
 
     def _append_in_parts(self, key: str, messages: list[bytes]) -> None:
         """As the listener does it: parts first, then the append that names them; a refusal drops them."""
@@ -123,7 +130,7 @@ class Client:
                 note(answer)
 
             body = Body(b"", [len(message) for message in messages], None, upload)
-            self._submit(Append(key, KEYS[key], body), noting)
+            self._submit(Append(key, self.run.keys[key], body), noting)
 
         staged.add_done_callback(was_staged)
 
@@ -148,9 +155,10 @@ class Client:
         return note
 
     def _messages(self, key: str) -> list[bytes]:
-        count = self.rng.choice((1, 1, 2, 3)) if KEYS[key] == JSON else 1
+        is_json = self.run.keys[key] == JSON
+        count = self.rng.choice((1, 1, 2, 3)) if is_json else 1
         fillers = [self.rng.choice((0, 5, 40, 40, 700)) for _ in range(count)]
-        return self.run.oracle.mint(fillers, KEYS[key] == JSON)
+        return self.run.oracle.mint(fillers, is_json)
 
     def _unsettle(self, key: str) -> None:
         """Delete, renew, or say that its time is up."""

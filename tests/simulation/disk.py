@@ -1,7 +1,8 @@
 """A disk in memory: what a process sees of it, and what a power cut would leave of it.
 
-It is the file port of the journal, so the shipped journal runs on it as it is. What is durable is told by the same
-`Inode` and `Folder` as in `tests.storage.faulty_files`, which run on real files; here a run takes milliseconds.
+It is the file port of the journal and of the object store, so the shipped ones run on it as they are. What is durable
+is told by the same `Inode` and `Folder` as in `tests.storage.faulty_files`, which run on real files; here a run takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,11 +29,11 @@ class SimulatedFile(Inode):
 
 
 class SimulatedDisk(Files):
-    """One directory of files. `kernel_sync_for` offers the kernel's own workers, or None for a thread."""
+    """Files in folders that are all there. `kernel_sync_for` offers the kernel's own workers, or None for a thread."""
 
     def __init__(self, kernel_sync_for: Callable[[SimulatedDisk], KernelSync | None] = lambda _: None) -> None:
         self.changes = 0
-        self._folder = Folder()
+        self._folders: defaultdict[str, Folder] = defaultdict(Folder)  # by name
         self._open: dict[int, SimulatedFile] = {}
         self._next_fd = 3
         self._kernel_sync_for = kernel_sync_for
@@ -70,9 +72,10 @@ class SimulatedDisk(Files):
     def after_a_power_cut(self, rng: random.Random) -> SimulatedDisk:
         """One of the disks that may be found when the power comes back."""
         after = type(self)(self._kernel_sync_for)
-        for name, inode in sorted(self._folder.materialised(rng).items()):
-            assert isinstance(inode, Inode)
-            after._folder.durable[name] = SimulatedFile(inode.materialised(rng))
+        for directory, folder in sorted(self._folders.items()):
+            for name, inode in sorted(folder.materialised(rng).items()):
+                assert isinstance(inode, Inode)
+                after._folders[directory].durable[name] = SimulatedFile(inode.materialised(rng))
         return after
 
     # -- the port --------------------------------------------------------------------------------------
@@ -85,10 +88,11 @@ class SimulatedDisk(Files):
 
     def create(self, path: Path) -> int:
         self._change("create")
-        if path.name in self._folder.now():
+        folder = self._folders[path.parts[-2]]
+        if path.name in folder.now():
             raise FileExistsError(errno.EEXIST, "File exists", str(path))
         file = SimulatedFile()
-        self._folder.add(path.name, file)
+        folder.add(path.name, file)
         return self._opened(file)
 
     def close(self, fd: int) -> None:
@@ -127,36 +131,44 @@ class SimulatedDisk(Files):
 
     def sync_directory(self, path: Path) -> None:
         self._change("sync_directory")
-        self._folder.sync()
+        self._folders[path.name].sync()
 
     def size(self, fd: int) -> int:
         return len(self._open[fd].content)
 
+    def size_at(self, path: Path) -> int:
+        return len(self._file(path).content)
+
     def link(self, source: Path, target: Path) -> None:
         self._change("link")
-        self._folder.add(target.name, self._file(source))
+        self._folders[target.parts[-2]].add(target.name, self._file(source))
 
     def unlink(self, path: Path) -> None:
+        self._file(path)
         self._change("unlink")
-        self._folder.remove(path.name)
+        self._folders[path.parts[-2]].remove(path.name)
 
     def make_directory(self, path: Path) -> None:
         """It is there."""
 
     def list_directory(self, path: Path) -> list[str]:
-        return sorted(self._folder.now())
+        return sorted(self._folders[path.name].now())
 
-    def read(self, name: str) -> bytes:
+    def free_bytes(self, path: Path) -> int:
+        return 1 << 40
+
+    def read(self, path: Path) -> bytes:
         """A whole file, as a process would see it."""
-        return bytes(self._file(Path(name)).content)
+        return bytes(self._file(path).content)
 
-    def replace(self, name: str, content: bytes) -> None:
+    def replace(self, path: Path, content: bytes) -> None:
         """Put other bytes in a file's place, durable: what a torn write or a bad sector left."""
-        self._folder.durable = {**self._folder.now(), name: SimulatedFile(content)}
-        self._folder.changes = []
+        folder = self._folders[path.parts[-2]]
+        folder.durable = {**folder.now(), path.name: SimulatedFile(content)}
+        folder.changes = []
 
     def _file(self, path: Path) -> SimulatedFile:
-        file = self._folder.now().get(path.name)
+        file = self._folders[path.parts[-2]].now().get(path.name)
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
         assert isinstance(file, SimulatedFile)
@@ -184,6 +196,14 @@ class NeverSyncsNames(SimulatedDisk):
 
     def sync_directory(self, path: Path) -> None:
         self._change("sync_directory")
+
+
+class NeverSyncsObjects(SimulatedDisk):
+    """A planted bug: what a transaction's facts point to is not synced before they are."""
+
+    def sync(self, fd: int) -> None:
+        if self._open[fd] in self._folders["journal"].now().values():
+            super().sync(fd)
 
 
 class TrustsWhatItFinds(SimulatedDisk):

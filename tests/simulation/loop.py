@@ -52,8 +52,23 @@ class SimulatedLoop:
     def remove_reader(self, fd: int) -> None:
         self._readers.pop(fd, None)
 
+    def run_in_executor(self, executor: None, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        """In a thread, that is some time later."""
+        future = self.create_future()
+        self.call_later(self.latency_s(), self._work, call, future)
+        return future
+
+    def _work(self, call: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)  # type: ignore[arg-type]
+
+    def call_exception_handler(self, context: object) -> None:
+        """Somebody died before he heard of an error, or in the middle of something: that happens here all the time."""
 
     def get_debug(self) -> bool:
         return False

@@ -1,4 +1,5 @@
-"""One life of a node: the shipped machine, journal, writer and followers, put together as `node.Node` does it.
+"""One life of a node: the shipped machine, journal, writer, followers, object store and transactions, put together as
+`node.Node` does it.
 
 There is no catalog: a life begins with a replay of the whole journal. What catalog and segments add is told by the
 stories of `tests/node/test_power_cuts.py`.
@@ -6,6 +7,8 @@ stories of `tests/node/test_power_cuts.py`.
 
 from __future__ import annotations
 
+import asyncio
+from io import BytesIO
 from pathlib import Path
 
 from millstream.engine.machine import Machine
@@ -17,13 +20,23 @@ from millstream.model.records import BucketRecord, StreamRecord
 from millstream.node.clock import WallClock
 from millstream.node.followers import Followers
 from millstream.node.recovery import replay
+from millstream.node.staged_parts import find_leftovers
+from millstream.node.staging_process import Job, JobReport, StageJob, Worker
+from millstream.node.staging_worker import StagingWorker
+from millstream.node.transactions import TransactionLimits, Transactions
 from millstream.node.writer import Batch, Done, Writer, streams_with_followers
 from millstream.storage.journal import LocalJournal
+from millstream.storage.objects import LocalObjects
+from millstream.storage.transactions.ndjson import NdjsonRows
+from millstream.storage.transactions.objects import StoredPayloads
+from millstream.storage.transactions.parts import PartHead, write_part
 
 from .disk import SimulatedDisk
 
 DIRECTORY = Path("journal")
+OBJECTS = Path("objects")
 _PLENTY = 1 << 30
+_LIMITS = TransactionLimits(staged_ttl_s=1e6, staged_bytes_max=_PLENTY, transaction_bytes_max=_PLENTY)
 
 
 class EmptyCatalog:
@@ -45,15 +58,36 @@ class EmptyCatalog:
         return None
 
 
+class InlineWorker(StagingWorker):
+    """What the staging process does, here and now: so its files are on the simulated disk."""
+
+    def __init__(self, objects: LocalObjects) -> None:
+        super().__init__(OBJECTS, -1, _PLENTY)
+        self._inline = InlineJobs(objects, OBJECTS, _PLENTY)
+
+    async def _ask(self, job: Job) -> JobReport:
+        return await asyncio.to_thread(self._inline.run, job)
+
+
+class InlineJobs(Worker):
+    def _stage(self, job: StageJob) -> PartHead:
+        body = self._objects.get_range(job.body, 0, self._objects.size(job.body))
+        return write_part(self._objects, job.number, job.head, NdjsonRows(BytesIO(body), _PLENTY))
+
+
 class SimulatedNode:
     """Raises what a start raises."""
+
+    transactions: Transactions
 
     def __init__(self, disk: SimulatedDisk, *, file_bytes: int, batch_bytes_max: int, part_bytes: int) -> None:
         self.clock = WallClock()
         self.journal = LocalJournal(DIRECTORY, disk, file_bytes=file_bytes)
         self.journal.open(self.clock.now_ms())
         catalog = EmptyCatalog()
-        self.machine = Machine(catalog, incarnation=self.journal.incarnation)
+        self.objects = LocalObjects(OBJECTS, disk)
+        payloads = StoredPayloads(self.objects)
+        self.machine = Machine(catalog, incarnation=self.journal.incarnation, payloads=payloads)
         replay(self.machine, self.journal, catalog, self.clock)  # type: ignore[arg-type]
         self.followers = Followers()
         self.writer = Writer(
@@ -63,6 +97,14 @@ class SimulatedNode:
             batch_bytes_max=batch_bytes_max,
             part_bytes=part_bytes,
             on_committed=self._committed,
+        )
+
+    def open_transactions(self) -> None:
+        """For who wants some: looking for what earlier lives left behind takes its time."""
+        leftovers = find_leftovers(self.objects, self.machine)
+        worker = InlineWorker(self.objects)
+        self.transactions = Transactions(
+            self.machine, self.writer, self.objects, self.clock, worker, worker, _LIMITS, leftovers
         )
 
     def start(self) -> None:
@@ -82,6 +124,13 @@ class SimulatedNode:
             return self.machine.visible(key, self.clock.now_ms())
         except NotFound:
             return None
+
+    def has_bucket(self, name: str) -> bool:
+        try:
+            self.machine.visible_bucket(name)
+        except NotFound:
+            return False
+        return True
 
 
 def content(stream: Stream, start: int = 0, bytes_max: int = _PLENTY) -> bytes:

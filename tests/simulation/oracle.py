@@ -39,11 +39,20 @@ class Told:
         return not (self.deleted or self.may_be_gone or is_over)
 
 
+@dataclass(slots=True)
+class Deal:
+    """One transaction: the first message of what it brings to each of its streams."""
+
+    firsts: list[int]
+    is_known: bool = False  # to be committed, to somebody
+
+
 class Oracle:
     def __init__(self) -> None:
         self.streams: dict[int, Told] = {}
         self.batches: dict[int, list[int]] = {}  # messages that stand or fall together, by the first
         self.messages: dict[int, bytes] = {}
+        self.deals: dict[tuple[str, int], Deal] = {}  # by application and version
         self._numbers = count(1)
         self.acknowledgements = 0
         self.deleted_below: dict[str, int] = {}  # streams with smaller numbers may have been deleted
@@ -59,6 +68,11 @@ class Oracle:
         messages = [b'"%b"' % message for message in made] if json else made
         self.messages.update(zip(numbers, messages, strict=True))
         return messages
+
+    def number_of(self, message: bytes) -> int:
+        found = _MESSAGE.match(message)
+        assert found
+        return int(found[1])
 
     def stream(self, number: int, key: str) -> Told:
         """The account of a stream somebody was told about."""
@@ -120,6 +134,7 @@ class Oracle:
                 self.check_stream(told, stream)
         for stream in alive.values():  # of a create that was never answered
             self.check_stream(self.found(stream), stream)
+        self.check_deals(node)
 
     def check_stream(self, told: Told, stream: Stream) -> None:
         stored = content(stream, stream.earliest)
@@ -166,12 +181,31 @@ class Oracle:
         numbers = [number for number, _ in found]
         assert len(set(numbers)) == len(numbers), f"{told.key}: a message is there twice: {numbers}"
 
+    def check_deals(self, node: SimulatedNode) -> None:
+        """A transaction is there in all its streams or in none, at any moment, and the node remembers which."""
+        if not self.deals:
+            return
+        streams = [stream for key in DEALS if (stream := node.visible(key)) is not None]
+        found = {int(match[1]) for stream in streams for match in _MESSAGE.finditer(content(stream))}
+        bucket = node.machine.find_bucket(DEALS_BUCKET)
+        apps = bucket.apps or {} if bucket is not None else {}
+        for (app, version), deal in self.deals.items():
+            present = {number in found for number in deal.firsts}
+            assert len(present) == 1, f"a half of transaction {version} of {app}"
+            is_there = present == {True}
+            assert is_there or not deal.is_known, f"transaction {version} of {app} is gone"
+            is_remembered = app in apps and apps[app].version >= version
+            assert is_there == is_remembered, f"transaction {version} of {app}: {is_there}, known as {apps.get(app)}"
+            deal.is_known = is_there
+
     def _keys(self) -> set[str]:
-        return set(KEYS)
+        return {*KEYS, *DEALS}
 
 
 JSON = "application/json"
 TEXT = "text/plain"
 FOLDED = "box/folded"  # has snapshots, which trim it
 KEYS = {"box/plain": TEXT, FOLDED: TEXT, "box/json": JSON, "other/moody": TEXT, "box/produced": TEXT}
+DEALS_BUCKET = "deal"
+DEALS = {f"{DEALS_BUCKET}/{name}": TEXT for name in "abc"}  # where transactions append, and others as well
 PRODUCED = "box/produced"  # never deleted nor closed: every word of its producers' answers is known beforehand

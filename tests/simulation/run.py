@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from millstream.model.commands import Command
 from millstream.node.writer import Answer, Done
 
 from .clients import Client, Producing, SimulatedFollower
+from .committing import Committing
 from .disk import SimulatedDisk
 from .loop import SLICE, SimulatedKernelSync, SimulatedLoop, simulated
 from .node import SimulatedNode
-from .oracle import CLOCK_STEP_S, Oracle, Told
+from .oracle import CLOCK_STEP_S, DEALS, KEYS, PRODUCED, Oracle, Told
 
 _FAULTS = (
     ("sync", errno.EIO),
@@ -27,6 +30,7 @@ _FAULTS = (
     ("sync_directory", errno.EIO),
 )
 _FOLLOWERS_MAX = 20
+DEALING = 0.25  # of the runs have transactions, which take longer
 
 
 class Run:
@@ -34,12 +38,13 @@ class Run:
 
     node: SimulatedNode
 
-    def __init__(self, seed: int, disk_kind: type[SimulatedDisk] = SimulatedDisk) -> None:
+    def __init__(self, seed: int, disk_kind: type[SimulatedDisk] = SimulatedDisk, dealing: float = DEALING) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.loop = SimulatedLoop(self.rng)
         self.oracle = Oracle()
         self.following: set[SimulatedFollower] = set()
+        self._working: dict[Coroutine[None, None, Any], asyncio.Task[Any]] = {}
         self.produced: list[bytes] = []  # acknowledged messages of the producers
         self.is_ending = False
         self.endings: list[str] = []
@@ -53,6 +58,12 @@ class Run:
         }
         self.clients = [Client(self) for _ in range(self.rng.randint(1, 3))]
         self.clients += [Producing(self, f"p{index}") for index in range(self.rng.randint(1, 2))]
+        self.keys, self.shared = dict(KEYS), [key for key in KEYS if key != PRODUCED]
+        self.has_deals = self.rng.random() < dealing
+        if self.has_deals:
+            self.clients += [Committing(self, f"app{index}") for index in range(self.rng.randint(1, 2))]
+            self.keys |= DEALS
+            self.shared += DEALS
 
     def _kernel_sync(self, disk: SimulatedDisk) -> SimulatedKernelSync:
         return SimulatedKernelSync(self.loop, disk)
@@ -83,6 +94,8 @@ class Run:
 
     def _open(self) -> None:
         self.node = SimulatedNode(self.disk, **self.sizes)
+        if self.has_deals:
+            self.node.open_transactions()
         self.node.start()
 
     def _work(self, ending: str) -> None:
@@ -117,6 +130,9 @@ class Run:
             self.oracle.check(self.node, self.loop.now_s)
 
     def _die(self, with_power: bool) -> None:
+        for work in self._working:
+            work.close()  # now, as later would be whenever it is found to be garbage
+        self._working.clear()
         self.loop.forget()
         self.following.clear()
         self.asked = self.answered = 0
@@ -124,7 +140,7 @@ class Run:
         self.loop.now_s += self.rng.choice((0.0, 0.1, 5.0))
 
     def _check_produced(self) -> None:
-        stored = b"".join(told.seen for told in self.oracle.streams.values() if told.key == "box/produced")
+        stored = b"".join(told.seen for told in self.oracle.streams.values() if told.key == PRODUCED)
         for message in set(self.produced):
             assert stored.count(message) == 1, f"{message!r} is there {stored.count(message)} times"
 
@@ -147,6 +163,17 @@ class Run:
 
         self.asked += 1
         self.node.submit(command, answered)
+
+    def perform(self, work: Coroutine[None, None, Any], done: Callable[[Any], None]) -> None:
+        def ended(task: asyncio.Task[Any]) -> None:
+            del self._working[work]
+            self.answered += 1
+            with self.noticing():
+                done(task.exception() or task.result())
+
+        self.asked += 1
+        task = self._working[work] = asyncio.Task(work, loop=self.loop)  # type: ignore[arg-type]
+        task.add_done_callback(ended)
 
     def known(self, key: str) -> Told | None:
         """The newest stream of this key that anybody was told of, unless it is deleted."""

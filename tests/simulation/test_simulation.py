@@ -1,7 +1,7 @@
 """Ten thousand short lives of a node on a simulated clock and disk, each given by its seed.
 
-What runs is the shipped engine, journal, writer and followers. A failure names its seed; the same seed brings back the
-same run to the last bit:
+What runs is the shipped engine, journal, writer, followers, object store and transactions. A failure names its seed;
+the same seed brings back the same run to the last bit:
 
     MILLSTREAM_SIMULATION_SEED=4711 make test ARGS="-k test_one_seed"
 """
@@ -14,16 +14,20 @@ import secrets
 from collections import Counter
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from millstream.engine.state import Stream
 from millstream.model.errors import MillstreamError
 from millstream.node.followers import Followers
+from millstream.node.transactions import Transactions
 from millstream.node.writer import Answer, Batch, Done, Writer
+from millstream.storage.journal import LocalJournal
 
-from .disk import NeverSyncs, NeverSyncsNames, SimulatedDisk, TrustsWhatItFinds
+from .disk import NeverSyncs, NeverSyncsNames, NeverSyncsObjects, SimulatedDisk, TrustsWhatItFinds
 from .loop import SLICE
-from .run import Run
+from .node import DIRECTORY, OBJECTS
+from .run import DEALING, Run
 
 RUNS = 10_000
 CHUNK = 1_000
@@ -49,12 +53,14 @@ def play(seed: int, disk_kind: type[SimulatedDisk] = SimulatedDisk) -> Run:
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_whatever_happens_every_word_is_kept(first: int) -> None:
-    acknowledged, endings = 0, Counter[str]()
+    acknowledged, transactions, endings = 0, 0, Counter[str]()
     for seed in range(first, first + CHUNK):
         run = play(seed)
         acknowledged += run.oracle.acknowledgements
+        transactions += sum(deal.is_known for deal in run.oracle.deals.values())
         endings.update(run.endings)
     assert acknowledged > 5 * CHUNK, "the clients of these runs hardly got to do anything"
+    assert transactions > CHUNK / 5, "hardly any transaction was committed"
     assert min(endings[kind] for kind in ("kill", "cut", "fault", "quiet")) > CHUNK / 10, endings
 
 
@@ -80,24 +86,27 @@ def test_a_run_is_its_seed() -> None:
     for seed in range(20):
         once, again = play(seed), play(seed)
         assert once.story() == again.story()
-        names = once.disk.list_directory("journal")
-        assert names == again.disk.list_directory("journal")
-        assert [once.disk.read(name) for name in names] == [again.disk.read(name) for name in names]
+        for folder in (DIRECTORY, OBJECTS / "staged", OBJECTS / "transactions"):
+            names = once.disk.list_directory(folder)
+            assert names == again.disk.list_directory(folder)
+            for name in names:
+                assert once.disk.read(folder / name) == again.disk.read(folder / name)
 
 
 # --- planted bugs: a simulation that finds nothing shows nothing
 
 
-def assert_found(disk_kind: type[SimulatedDisk] = SimulatedDisk) -> None:
+def assert_found(disk_kind: type[SimulatedDisk] = SimulatedDisk, saying: str = "", dealing: float = DEALING) -> None:
     for seed in range(PLANTED_RUNS):
         try:
-            Run(seed, disk_kind).play()
-        except (AssertionError, MillstreamError):
-            return
+            Run(seed, disk_kind, dealing).play()
+        except (AssertionError, MillstreamError) as error:
+            if saying in str(error):
+                return
     pytest.fail(f"{PLANTED_RUNS} runs did not find it")
 
 
-@pytest.mark.parametrize("disk_kind", [NeverSyncs, NeverSyncsNames, TrustsWhatItFinds])
+@pytest.mark.parametrize("disk_kind", [NeverSyncs, NeverSyncsNames, NeverSyncsObjects, TrustsWhatItFinds])
 def test_a_missing_sync_is_found(disk_kind: type[SimulatedDisk]) -> None:
     assert_found(disk_kind)
 
@@ -123,6 +132,26 @@ def test_a_duplicate_answered_before_what_it_repeats_is_durable_is_found() -> No
 
     with patch.object(Writer, "_answer_undecided", answer_at_once):
         assert_found()
+
+
+def test_a_transaction_that_is_not_one_batch_is_found() -> None:
+    write = LocalJournal.write
+
+    def write_one_by_one(journal: LocalJournal, first_sequence: int, at_ms: int, facts: bytes) -> None:
+        for sequence, fact in enumerate(msgspec.msgpack.decode(facts, type=list[msgspec.Raw]), first_sequence):
+            write(journal, sequence, at_ms, b"\xdd\0\0\0\1" + bytes(fact))
+
+    with patch.object(LocalJournal, "write", write_one_by_one):
+        assert_found(saying="a half of transaction", dealing=1.0)
+
+
+def test_a_transaction_committed_twice_is_found() -> None:
+    with (
+        patch("millstream.engine.transactions.is_duplicate", lambda *_: False),
+        patch("millstream.node.transactions.is_duplicate", lambda *_: False),
+        patch.object(Transactions, "_is_outdated", lambda *_: False),
+    ):
+        assert_found(saying="is there twice", dealing=1.0)
 
 
 def test_a_lost_wake_up_is_found() -> None:

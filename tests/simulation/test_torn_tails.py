@@ -11,22 +11,28 @@ import random
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from tests.engine.world import committed
 
+from millstream.engine.state import Hot, StoredRecord
 from millstream.model.commands import (
+    Addition,
     Append,
     Body,
     ChangeBucket,
     Command,
+    CommitTransaction,
     Create,
     CreateBucket,
     Delete,
     DeleteBucket,
+    ForgetTransactions,
     PublishSnapshot,
+    Slice,
     Trim,
 )
 from millstream.model.errors import CorruptData, UnknownFormat
-from millstream.model.facts import BucketSettings, Producer
+from millstream.model.facts import BucketSettings, Producer, Stored
 from millstream.storage.journal.record import HEADER_BYTES
 
 from .disk import SimulatedDisk
@@ -35,6 +41,7 @@ from .node import DIRECTORY, SimulatedNode
 
 JSON, TEXT = "application/json", "text/plain"
 SIZES = {"file_bytes": 4096, "batch_bytes_max": 1 << 20, "part_bytes": 20}
+DEAL = [Addition("t", [Slice(Stored(9, 16, 77), [3, 11])]), Addition("u", [Slice(Stored(9, 30, 78), [6])])]
 STORY: list[Command] = [
     CreateBucket("shop", BucketSettings(ttl_s=60)),
     Create("shop/a", TEXT, body=Body(b"first")),
@@ -47,6 +54,10 @@ STORY: list[Command] = [
     Trim("shop/a", 18),
     PublishSnapshot("shop/a", 18, TEXT, 3, b"e" * 16, b"all", trims=False),
     Append("shop/a", TEXT, Body(b"and closed"), True, producer=Producer("q", 3, 0)),
+    CommitTransaction("shop", "etl", 1, DEAL, 3, 20, 9, True, JSON),
+    CommitTransaction("shop", "etl", 2, []),
+    CommitTransaction("shop", "other", 1, DEAL[:1], 2, 14, 9),
+    ForgetTransactions("shop", "etl"),
     Delete("box/j"),
     Create("box/j", TEXT),
     CreateBucket("spare"),
@@ -64,7 +75,14 @@ class Mark(NamedTuple):
 
 def durable_state(node: SimulatedNode) -> dict[str, object]:
     """A part of an upload may have been decided about and not be durable yet; it is no part of this."""
-    return {**copy.deepcopy(committed(node.machine)), "next": node.writer.committed_sequence + 1}
+    found = committed(node.machine)
+    hot = {key: list(map(_described, stream.hot or ())) for key, stream in node.machine.streams.items()}
+    return {**copy.deepcopy({**found, "hot": hot}), "next": node.writer.committed_sequence + 1}
+
+
+def _described(record: Hot) -> Hot:
+    """What lies in an object is told by where: the object itself is no part of the journal."""
+    return replace(record, payloads=None) if isinstance(record, StoredRecord) else record
 
 
 class Told:
@@ -84,7 +102,7 @@ class Told:
             )
             self._settle(node)
         (self.name,) = disk.list_directory(DIRECTORY)
-        self.content = disk.read(self.name)
+        self.content = disk.read(DIRECTORY / self.name)
 
     def _expect_success(self, answer: object) -> None:
         assert not isinstance(answer, Exception), answer
@@ -102,7 +120,7 @@ class Told:
     def found(self, content: bytes) -> tuple[dict[str, object], SimulatedDisk]:
         """What a node makes of a journal of these bytes."""
         disk = SimulatedDisk()
-        disk.replace(self.name, content)
+        disk.replace(DIRECTORY / self.name, content)
         with simulated(self.loop):
             node = SimulatedNode(disk, **SIZES)
             state = durable_state(node)
@@ -140,7 +158,7 @@ def test_a_tail_torn_at_every_byte_is_cut(told: Told, tear) -> None:
         whole = [mark for mark in told.marks if mark.end <= at][-1]
         state, disk = told.found(tear(told.content, at))
         assert state == whole.state, f"torn at {at}"
-        kept = disk.read(told.name)
+        kept = disk.read(DIRECTORY / told.name)
         assert kept.startswith(told.content[: whole.end]), f"torn at {at}"
         assert not any(kept[whole.end :]), f"torn at {at}: nothing of the torn batch may stay"
 

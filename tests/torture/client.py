@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 ANSWER_TIMEOUT_S = 20.0
+PRESSURE_PAUSE_S = 0.05
+PRESSURE_S_MAX = 120.0
 _EVENT = re.compile(r"event: (\w+)\ndata:(.*)\n")  # our messages hold no line break
 
 
@@ -56,6 +58,17 @@ class Client:
                 raise AssertionError(f"{method} {path} was not answered in {ANSWER_TIMEOUT_S} s") from None
             self.close()
             raise Lost(f"{method} {path}") from error
+
+    async def ask_until_taken(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> Answer:
+        """Ask again while the server is under pressure: it has refused before anything happened."""
+        async with asyncio.timeout(PRESSURE_S_MAX):
+            while True:
+                answer = await self.ask(method, path, body, headers)
+                if answer.status != 503 or answer.code == "outcome_unknown":
+                    return answer
+                await asyncio.sleep(PRESSURE_PAUSE_S)
 
     async def events(self, path: str) -> AsyncIterator[tuple[str, str]]:
         """The kind and the data of every event of an SSE response, up to its end."""

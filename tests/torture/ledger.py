@@ -61,6 +61,8 @@ class Account:
         self.attempts[first.author, first.number] = attempt
 
     def created(self, stream_id: str) -> None:
+        if self.ttl_s is not None and self.exists is Known.MAYBE and self.stream_id != stream_id:
+            self.forget()  # the one before has expired for good
         assert self.stream_id in (None, stream_id), f"{self.path} became another stream by itself"
         self.exists, self.stream_id = Known.YES, stream_id
 
@@ -78,8 +80,19 @@ class Account:
             return False
         return time.monotonic() > self.used_before_s + self.ttl_s + THINNING_S + SWEEP_S
 
+    def expire(self) -> None:
+        """Its time was up. Until that is durable, a kill may bring it back for a moment, with all that it held."""
+        assert self.may_be_over(), f"{self.path} is gone before its time"
+        if self.must_be_over():
+            self.forget()
+        else:
+            self.exists = Known.MAYBE
+
     def forget(self) -> None:
-        """It is deleted: whatever comes under this URL is another stream."""
+        """It is not there, nor what was never heard of: whatever comes under this URL is another stream."""
+        for attempt in self.attempts.values():
+            if attempt.happened is Known.MAYBE:
+                attempt.happened = Known.NO
         self.exists = self.closed = Known.NO
         self.stream_id = None
         self.used_after_s = 0.0

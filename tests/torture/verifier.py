@@ -31,7 +31,7 @@ class Verifier:
         head = await self._client.ask("HEAD", account.path)
         if head.status == 404:
             assert account.exists is not Known.YES or account.may_be_over(), f"{account.path} is gone"
-            account.forget()
+            account.expire() if account.may_be_over() else account.forget()
             return
         assert head.status == 200, (account.path, head)
         assert not must_be_over, f"{account.path} outlived its TTL"
@@ -40,7 +40,7 @@ class Verifier:
         start = await self._check_snapshot(account, head)
         stored = await self._read(account, start)
         if stored is None:
-            account.forget()
+            account.expire()
             return
         # A read renews too, but is answered before that is journaled: a kill in the next moment forgets it.
         account.used_before_s = time.monotonic()
@@ -55,7 +55,7 @@ class Verifier:
     async def _retire(self, account: Account) -> None:
         """Streams that only grow in size or number would make every check slower than the last."""
         account.exists = Known.MAYBE
-        answer = await self._client.ask("DELETE", account.path)
+        answer = await self._client.ask_until_taken("DELETE", account.path)
         assert answer.status == 204, (account.path, answer)
         account.forget()
 
@@ -108,7 +108,7 @@ class Verifier:
             assert account.closed is not Known.NO, f"{account.path} closed itself"
             account.closed = Known.YES
             headers = {"Content-Type": account.content_type}
-            answer = await self._client.ask("POST", account.path, b"late", headers)
+            answer = await self._client.ask_until_taken("POST", account.path, b"late", headers)
             assert (answer.status, answer.is_closed) == (409, True), (account.path, answer)
         else:
             assert account.closed is not Known.YES, f"{account.path} is open again"

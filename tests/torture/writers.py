@@ -18,7 +18,6 @@ from .client import Answer, Client, Lost
 from .ledger import Account, Attempt, Known, Ledger
 from .messages import SIZE_MIN, Label, Mint
 
-PRESSURE_PAUSE_S = 0.05
 NDJSON = "application/x-ndjson"
 
 
@@ -86,11 +85,7 @@ class Author(ABC):
         return answer
 
     async def ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
-        while True:
-            answer = await self.client.ask(method, path, body, headers)
-            if answer.status != 503 or answer.code == "outcome_unknown":
-                return answer
-            await asyncio.sleep(PRESSURE_PAUSE_S)  # refused before anything happened
+        return await self.client.ask_until_taken(method, path, body, headers)
 
     async def ensure(self, account: Account) -> None:
         """Create the stream if it is not known to be there."""
@@ -270,8 +265,7 @@ class Lessee(Author):
             account.used_after_s, asked_s = asked_s, time.monotonic()
         answer = await self.append(account, self.attempt(account, [self.size(500)]))
         if answer.status == 404:
-            assert account.may_be_over(), f"{account.path} is gone before its time"
-            account.forget()
+            account.expire()
         else:
             assert answer.status == 204, answer
             account.used_after_s = asked_s
@@ -350,8 +344,8 @@ class Committer(Author):
             assert answer.status == 200, answer
             assert json.loads(answer.body)["duplicate"] is is_known, answer
         for account, attempt in self.current:
-            account.note(attempt)
             if not is_known:
+                account.note(attempt)
                 attempt.happened = Known.MAYBE
                 account.exists = Known.YES if account.exists is Known.YES else Known.MAYBE
         listed = json.dumps({"parts": [str(number) for number in range(len(parts))], "create": True})

@@ -463,14 +463,14 @@ class Machine:
         self.hot_bytes -= sum(record.weight for record in stream.hot or ())
         stream.hot = None
 
-    def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int) -> bool:
+    def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int, now_ms: int) -> bool:
         """Let a stream go that the catalog has, and nobody needs or has asked for lately; whether it went."""
         if stream.changed > checkpointed_sequence or stream.inflight or stream.followers or stream.hot:
             return False  # `changed` covers a snapshot that is still in memory
-        if stream.used >= used_before_s:
+        if stream.used >= used_before_s or self.streams.get(stream.key) is not stream:
             return False
-        if stream.deleted or self.streams.get(stream.key) is not stream:
-            return False
+        if not self.is_live(stream, now_ms):
+            return False  # expired: fetched again it would live a little longer, and be back
         del self.streams[stream.key]
         return True
 

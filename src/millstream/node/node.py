@@ -168,6 +168,7 @@ class Node:
             lock_fd=self._lock_fd,
             applied=self.catalog.state("applied") or 0,
             now_s=time.monotonic,
+            clock=self.clock,
         )
 
     def _make_transactions(self, leftovers: Leftovers) -> Transactions:

@@ -172,10 +172,10 @@ class Transactions:
                 wanted = self.admit(bucket, app, version, part) and not self._is_outdated(staged.head)
                 former = self.parts.add(staged) if wanted else staged
         except MillstreamError:
-            await self._remove([part_name(number)])
+            await self.clear_away([part_name(number)])
             raise
         if former is not None:
-            await self._remove([part_name(former.number)])
+            await self.clear_away([part_name(former.number)])
         return staged if wanted else None
 
     async def drop(self, bucket: str, app: str, version: int) -> None:
@@ -312,12 +312,9 @@ class Transactions:
             del objects[number]
 
     async def _sweep_forever(self) -> None:
-        await self._remove(self._garbage)
+        await self.clear_away(self._garbage)
         while True:
-            try:
-                await self.sweep()
-            except OSError as error:
-                log.error("What is staged or committed cannot be cleared away: %s. It is tried again.", error)
+            await self.sweep()
             await asyncio.sleep(_SWEEP_S)
 
     async def sweep(self) -> None:
@@ -330,7 +327,7 @@ class Transactions:
         for part in expired:
             async with self._lock((part.head.bucket, part.head.app)):
                 self.parts.drop(part)
-        await self._remove([part_name(part.number) for part in expired])
+        await self.clear_away([part_name(part.number) for part in expired])
         kept_from = self._clock.now_ms() - self._limits.objects_kept_s * 1000
         for number in self.stored - self._machine.objects.keys() - self._preparing:
             if number <= kept_from:  # a number is about the time at which it was given
@@ -347,16 +344,20 @@ class Transactions:
 
     async def _drop_versions(self, app: App, versions: Iterable[int]) -> None:
         names = [part_name(part.number) for version in versions for part in self.parts.drop_version(app, version)]
-        await self._remove(names)
+        await self.clear_away(names)
 
     async def _remove_object(self, number: int) -> None:
         self.stored.discard(number)
         self._objects.forget(object_name(number))
-        await self._remove([object_name(number)])
+        await self.clear_away([object_name(number)])
 
-    async def _remove(self, names: Sequence[str]) -> None:
+    async def clear_away(self, names: Sequence[str]) -> None:
+        """Remove objects of one folder that are of no more use. Nobody's answer depends on it."""
         if names:
-            await asyncio.to_thread(self._objects.remove, names)
+            try:
+                await asyncio.to_thread(self._objects.remove, names)
+            except OSError as error:
+                log.error("What was staged cannot be cleared away: %s. The next start does it.", error)
 
     # -- numbers and turns -------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from ..engine.machine import Machine
 from ..engine.state import Bucket, Stream
 from ..storage.objects import LocalObjects
 from ..storage.segments.segment import segment_name
+from .clock import Clock
 from .recent import RecentFacts
 from .upkeep_process import Assignment, Report, Request
 from .writer import Writer
@@ -54,6 +55,7 @@ class Upkeep:
         lock_fd: int,
         applied: int,
         now_s: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._machine = machine
         self._writer = writer
@@ -63,6 +65,7 @@ class Upkeep:
         self._data_dir = data_dir
         self._lock_fd = lock_fd
         self._now_s = now_s
+        self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -155,13 +158,13 @@ class Upkeep:
         """Let streams go that nobody asked for lately; over the limit, the oldest whoever asked for them."""
         self._next_eviction_s = self._now_s() + _EVICT_EVERY_S
         self._evicted_at = self.applied
-        now = self._machine.coarse_s
+        now, now_ms = self._machine.coarse_s, self._clock.now_ms()
         streams = list(self._machine.streams.values())
         excess = len(streams) - self._limits.hot_streams_max
         for start in range(0, len(streams), _SLICE):
             for stream in streams[start : start + _SLICE]:
                 used_before = now + 1 if excess > 0 else now - _IDLE_S
-                excess -= self._machine.evict_idle(stream, self.applied, used_before)
+                excess -= self._machine.evict_idle(stream, self.applied, used_before, now_ms)
             await asyncio.sleep(0)
 
     # -- the helper ------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ class RequestReceiver(asyncio.Protocol):
                 self._reject(400, "ambiguous_length", "Content-Length and Transfer-Encoding exclude each other.")
                 return
             if headers[h.TRANSFER_ENCODING].strip().lower() != b"chunked":
-                self._reject(501, "bad_transfer_encoding", "The only Transfer-Encoding understood is chunked.")
+                self._reject(400, "bad_transfer_encoding", "The only Transfer-Encoding understood is chunked.")
                 return
         if not self._accepts_length(headers.get(h.CONTENT_LENGTH)):
             return

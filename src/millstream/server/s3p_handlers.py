@@ -85,11 +85,11 @@ class S3pHandlers:
         self.node.renew(stream)
         place = self.node.records.place_after_now(stream, command.after)
         if place is None:
-            conn.in_background(self._read_cold(conn, command, stream))
+            conn.in_background(self.read_cold(conn, command, stream))
         else:
             self.read_from(conn, command, stream, place)
 
-    async def _read_cold(self, conn: S3pConnection, command: ReadRecords, stream: Stream) -> None:
+    async def read_cold(self, conn: S3pConnection, command: ReadRecords, stream: Stream) -> None:
         place = await self._place_after(stream, command.after)
         if place >= stream.tail:
             self.read_from(conn, command, stream, place)
@@ -160,7 +160,7 @@ class S3pHandlers:
 class BlockedRead:
     """One READ with BLOCK: replies when there is a record, the stream is gone, or time is up."""
 
-    __slots__ = ("_command", "_conn", "_handlers", "_place", "_stream", "_timer", "queued")
+    __slots__ = ("_command", "_conn", "_handlers", "_is_ahead", "_place", "_stream", "_timer", "queued")
 
     def __init__(
         self, handlers: S3pHandlers, conn: S3pConnection, stream: Stream, place: int, command: ReadRecords
@@ -171,6 +171,7 @@ class BlockedRead:
         self._stream = stream
         self._place = place
         self._command = command
+        self._is_ahead = command.after > (stream.id_ms, stream.id_seq)
         self._timer = asyncio.get_running_loop().call_later(command.block_ms / 1000, self.end)
         handlers.node.followers.follow(stream, self)
         handlers.node.sweeper.watch(stream)
@@ -184,12 +185,25 @@ class BlockedRead:
             self.cancel()
             conn.fail(_gone())
         elif stream.tail > self._place:
+            if self._is_ahead and self._command.after >= (stream.id_ms, stream.id_seq):
+                self._place = stream.tail  # what has come lies before the wanted id, too
+                return
             self.cancel()
             try:
-                self._handlers.read_from(conn, self._command, stream, max(self._place, stream.earliest))
+                self._reply()
             except MillstreamError as error:
                 conn.fail(error)
             conn.resume()
+
+    def _reply(self) -> None:
+        handlers, stream, place = self._handlers, self._stream, max(self._place, self._stream.earliest)
+        if self._is_ahead:  # only the last of what has come may lie behind the wanted id
+            found = handlers.node.records.place_after_now(stream, self._command.after)
+            if found is None:
+                self._conn.in_background(handlers.read_cold(self._conn, self._command, stream))
+                return
+            place = found
+        handlers.read_from(self._conn, self._command, stream, place)
 
     def end(self) -> None:
         """Time is up."""

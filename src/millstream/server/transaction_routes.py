@@ -98,7 +98,7 @@ class TransactionRoutes:
         try:
             staged = await self._transactions.stage(path.bucket, path.app, path.version, path.part, body, in_arrow)
         finally:
-            await asyncio.to_thread(self._node.objects.remove, [body])
+            await self._transactions.clear_away([body])
         figures = None if staged is None else part_figures(staged.head.messages, staged.head.bytes, staged.etag)
         _answer(conn, staged_body(path, figures))
 

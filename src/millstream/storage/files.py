@@ -95,6 +95,9 @@ class Files:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def size_at(self, path: Path) -> int:
+        return path.stat().st_size
+
     def link(self, source: Path, target: Path) -> None:
         """Give a finished file its name; fails if the name is taken."""
         os.link(source, target)

@@ -122,7 +122,7 @@ class LocalObjects:
     def list(self, prefix: str) -> list[tuple[str, int]]:
         folder = self._root / prefix
         names = [name for name in self._files.list_directory(folder) if not name.startswith(_TEMPORARY)]
-        return [(f"{prefix}/{name}", (folder / name).stat().st_size) for name in names]
+        return [(f"{prefix}/{name}", self._files.size_at(folder / name)) for name in names]
 
     def free_bytes(self) -> int:
         """Space that is left where the objects are."""

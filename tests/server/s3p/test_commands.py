@@ -195,6 +195,21 @@ def test_block_waits_and_returns_at_the_first_record(wire, running, name):
     assert time.monotonic() - began < 3
 
 
+def test_block_waits_for_an_id_that_lies_ahead(wire, running, name):
+    """What comes meanwhile and lies before it is not for this reader."""
+    wire.create(name, client_ids=True)
+    with Wire(running.s3p_port) as writer:
+        wire.send(encode_read(name, block_ms=5000, after=MessageId(20, 1)))
+        time.sleep(0.1)
+        writer.append(name, b"before", first_id=MessageId(10, 0))
+        writer.append(name, b"before", b"at", b"behind", first_id=MessageId(20, 0))
+        assert records_of(wire.reply()) == [(MessageId(20, 2), b"behind")]
+        wire.send(encode_read(name, block_ms=300, after=MessageId(99, 0)))
+        time.sleep(0.1)
+        writer.append(name, b"before", first_id=MessageId(30, 0))
+        assert wire.reply() == []
+
+
 def test_block_ends_empty_when_its_time_is_up(wire, name):
     wire.create(name)
     began = time.monotonic()
