@@ -166,16 +166,17 @@ class HttpListener:
         familiar = h.ORIGIN not in headers and headers.get(h.HOST) in self._guard.known_hosts
         if not familiar and not self._is_welcome(conn, request):
             return
-        if request.method == b"OPTIONS":
+        method, path, routes = request.method, request.path, self._routes
+        if method == b"OPTIONS":
             self._preflight(conn)
-        elif request.path in _OPERATOR:
-            self._serve_operator(conn, request)
-        elif self._routes is None or self._bucket_routes is None:
-            self._held.append((conn, request, self.now + _HOLD_S))
-        elif request.method == b"GET" and self._routes.answer_again(conn, request):
+        elif routes is not None and method == b"GET" and routes.answer_again(conn, request):
             pass
-        elif request.path.startswith(_FLAT):
-            self._routes.serve(conn, request, key_of_flat_path(request.path[len(_FLAT) :]))
+        elif routes is not None and path.startswith(_FLAT):
+            routes.serve(conn, request, key_of_flat_path(path[len(_FLAT) :]))
+        elif path in _OPERATOR:
+            self._serve_operator(conn, request)
+        elif self._bucket_routes is None:
+            self._held.append((conn, request, self.now + _HOLD_S))
         else:
             self._bucket_routes.serve(conn, request)
 

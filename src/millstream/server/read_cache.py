@@ -17,7 +17,7 @@ from ..node import Stream
 from ..node.sightings import Sighting, Sightings
 
 _OVERHEAD = 1024  # of an answer, beside its body
-_SHARE_MAX = 8  # no answer takes more than this part of the whole
+_SHARE_MAX = 32  # no answer takes more than this part of the whole: pages of a long catch-up would push out the rest
 _ASKED_MAX = 4096
 
 

@@ -105,7 +105,7 @@ def test_reading_keeps_a_stream_with_a_ttl_alive(server, connect):
     assert client.head("/v1/stream/ttl")["Stream-TTL"] == "100"
 
 
-@pytest.mark.parametrize("size", ["0", "8KiB"])
+@pytest.mark.parametrize("size", ["0", "64KiB"])
 def test_a_small_cache_or_none_changes_no_answer(server, connect, size):
     client = connect(server({"read_cache_bytes": size}))
     for number in range(30):
