@@ -72,9 +72,10 @@ def test_what_is_recalled_is_what_the_parser_says(method, first, then, lines, bo
         heads.learn(seen, request)
     except (httptools.HttpParserError, ValueError):
         pass  # nothing to learn from
-    recalled = heads.recall(asked)
-    if recalled is not None:
-        assert [recalled] == Parsed(asked).requests
+    for _ in range(2):
+        recalled = heads.recall(asked)
+        if recalled is not None:
+            assert [recalled] == Parsed(asked).requests
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
@@ -150,3 +151,15 @@ def test_a_head_above_the_limit_goes_to_the_parser_which_refuses_it():
 def test_clients_cannot_fill_the_memory():
     heads = taught(*(message(lines=b"Host: a\r\nX-Id: %d\r\n" % number) for number in range(5000)))
     assert len(heads._known) <= 4096
+    heads = taught(message())
+    for number in range(5000):
+        assert heads.recall(message(target=b"/%d" % number)) is not None
+    assert len(heads._whole) <= 4096
+
+
+def test_a_request_without_a_body_is_known_as_a_whole():
+    heads = taught(message(target=b"/s?offset=1"))
+    first = heads.recall(message(target=b"/s?offset=2"))
+    assert first is not None
+    assert heads.recall(message(target=b"/s?offset=2")) is first
+    assert heads.recall(message(target=b"/s?offset=3")) is not first

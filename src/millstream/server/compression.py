@@ -31,7 +31,7 @@ def wanted_encoding(accepted: bytes) -> bytes | None:
     return None
 
 
-def compress(pieces: Sequence[bytes], encoding: bytes) -> bytes:
+def compress(pieces: Sequence[Piece], encoding: bytes) -> bytes:
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if encoding == b"zstd":
         return zstandard.ZstdCompressor(level=3).compress(data)

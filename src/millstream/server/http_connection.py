@@ -14,7 +14,7 @@ from ..model.errors import MillstreamError, Unavailable
 from ..model.replies import Receipt
 from ..protocol.http.error_table import error_body, error_lines, status_of
 from ..protocol.http.requests import Request
-from ..protocol.http.responses import NO_STORE, head, plain_append
+from ..protocol.http.responses import NO_STORE, OK_LINE, head, plain_append
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,9 @@ class HttpConnection(RequestReceiver):
             log.exception("A request failed in a way it must not: %s %s", request.method, request.path)
             self.respond_problem(500, "internal", "The server made a mistake; it is in its log.")
 
-    def respond(self, status: int, lines: bytes = b"", pieces: Sequence[bytes] = (), size: int | None = None) -> None:
+    def respond(
+        self, status: int, lines: bytes = b"", pieces: Sequence[bytes | memoryview] = (), size: int | None = None
+    ) -> None:
         """Answer the request being served. HEAD, 204 and 304 have no body."""
         transport = self._transport
         request = self.request
@@ -101,6 +103,18 @@ class HttpConnection(RequestReceiver):
         self._listener.count(request.method, 204)
         self._transport.write(plain_append(self._listener.common_lines, tail, stream_id))
         self.finish()
+
+    def respond_plain(self, rest: bytes) -> bool:
+        """`respond` with 200 and what is made already, all but the first lines; False where those are special."""
+        request = self.request
+        assert request is not None
+        if self._transport is None or self.cors or self._closing or not request.keep_alive:
+            return False
+        listener = self._listener
+        listener.count(request.method, 200)
+        self._transport.write(b"".join((OK_LINE, listener.common_lines, rest)))
+        self.finish()
+        return True
 
     def receipt(self, answer: Receipt | MillstreamError) -> Receipt | None:
         """The receipt of a write that is to be answered. None if the client has left, or was told why not."""

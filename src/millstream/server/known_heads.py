@@ -7,7 +7,7 @@ third of the time of parsing them. Whatever is not exactly what the parser has a
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..protocol.http import headers as h
 from ..protocol.http.requests import Request
@@ -15,6 +15,7 @@ from ..protocol.http.requests import Request
 # Stricter than the parser: plain methods, the path of a URL without a fragment, this version and no other.
 _REQUEST_LINE = re.compile(rb"(GET|POST|HEAD) (/[!-\"$-~]{0,1024}) HTTP/1\.1\r\n")
 _LINES_BYTES_MAX = 1024
+_WHOLE_BYTES_MAX = 1024
 _KNOWN_MAX = 4096
 # With these a request is framed otherwise, or is not like the one before it.
 _NEVER_KNOWN = frozenset(
@@ -23,6 +24,9 @@ _NEVER_KNOWN = frozenset(
         *(h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH, h.IF_NONE_MATCH),
     }
 )
+
+
+_T = TypeVar("_T")
 
 
 class _Known(NamedTuple):
@@ -36,9 +40,13 @@ class KnownHeads:
     def __init__(self, head_bytes_max: int) -> None:
         self._head_bytes_max = head_bytes_max
         self._known: dict[bytes, _Known] = {}
+        self._whole: dict[bytes, Request] = {}  # without a body, so that they are the same every time
 
     def recall(self, data: bytes) -> Request | None:
         """The request that these bytes are, if they are exactly one whose header lines are known."""
+        is_short_get = data.startswith(b"GET ") and len(data) <= _WHOLE_BYTES_MAX
+        if is_short_get and (whole := self._whole.get(data)) is not None:
+            return whole
         line = _REQUEST_LINE.match(data)
         if line is None:
             return None
@@ -49,7 +57,10 @@ class KnownHeads:
             return None
         method, target = line.groups()
         path, _, query = target.partition(b"?")
-        return Request(method, path, query, known.headers, data[body_at:], True)
+        request = Request(method, path, query, known.headers, data[body_at:], True)
+        if is_short_get and not request.body:
+            _keep(self._whole, data, request)
+        return request
 
     def learn(self, data: bytes, request: Request) -> None:
         """These bytes were this request, and nothing else."""
@@ -59,6 +70,10 @@ class KnownHeads:
         lines = b"" if line is None else data[line.end() : data.find(b"\r\n\r\n", line.end() - 2) + 4]
         if not lines or len(lines) > _LINES_BYTES_MAX:
             return
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[lines] = _Known(request.headers, len(request.body))
+        _keep(self._known, lines, _Known(request.headers, len(request.body)))
+
+
+def _keep(known: dict[bytes, _T], key: bytes, value: _T) -> None:
+    if len(known) >= _KNOWN_MAX:
+        known.clear()
+    known[key] = value

@@ -19,6 +19,7 @@ from ..node.sightings import Sighting, Sightings
 _OVERHEAD = 1024  # of an answer, beside its body
 _SHARE_MAX = 32  # no answer takes more than this part of the whole: pages of a long catch-up would push out the rest
 _ASKED_MAX = 4096
+_PLAIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel
 
 
 class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -27,8 +28,12 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
     lines: bytes  # without the next two
     content: bytes
     etag: bytes
-    pieces: Sequence[bytes]
+    pieces: Sequence[bytes | memoryview]
     size: int
+    plain: bytes = b""  # all of it in one piece, length and body included, for who asks without any extras
+
+    def plain_lines(self) -> bytes:
+        return b"%b%bETag: %b\r\n" % (self.lines, self.content, self.etag)
 
 
 class ReadCache:
@@ -65,8 +70,7 @@ class ReadCache:
         if seen is None:
             return
         self._forget(target)
-        # In one piece of its own: views would keep whole blocks in memory.
-        self._kept[target] = seen, msgspec.structs.replace(answer, pieces=[b"".join(answer.pieces)])
+        self._kept[target] = seen, _owned(answer)
         self.bytes += answer.size + _OVERHEAD
         while self.bytes > self._bytes_max:
             self._forget(next(iter(self._kept)))
@@ -75,3 +79,11 @@ class ReadCache:
         kept = self._kept.pop(target, None)
         if kept is not None:
             self.bytes -= kept[1].size + _OVERHEAD
+
+
+def _owned(answer: ReadAnswer) -> ReadAnswer:
+    """With bytes of its own: views would keep whole blocks in memory."""
+    lines = b"%bContent-Length: %d\r\n\r\n" % (answer.plain_lines(), answer.size)
+    plain = b"".join([lines, *answer.pieces])
+    body = memoryview(plain)[len(lines) :]
+    return msgspec.structs.replace(answer, pieces=[body], plain=plain if answer.size <= _PLAIN_MAX else b"")

@@ -291,8 +291,8 @@ class StreamRoutes:
             if encoding is not None:
                 self.in_background(conn, self._send_compressed(conn, answer, encoding))
                 return
-        lines = b"%b%bETag: %b\r\n" % (answer.lines, answer.content, answer.etag)
-        conn.respond(200, lines, answer.pieces, answer.size)
+        if not (answer.plain and conn.respond_plain(answer.plain)):
+            conn.respond(200, answer.plain_lines(), answer.pieces, answer.size)
 
     def _body(self, stream: Stream, cut: Cut) -> list[bytes]:
         return join_messages(cut.pieces) if is_json(stream.content_type) else cut.pieces

@@ -22,6 +22,7 @@ _REVALIDATE_S = 300
 _CACHE_FORMAT = b"Cache-Control: public, max-age=%d, stale-while-revalidate=%d\r\nVary: Origin, Accept-Encoding\r\n"
 _CACHE_LINES = _CACHE_FORMAT % (_CATCH_UP_S, _REVALIDATE_S)
 
+OK_LINE = b"HTTP/1.1 200 OK\r\n"
 _STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in REASONS.items()}
 _WRITE_STATUS = {
     Outcome.CREATED: 201,
