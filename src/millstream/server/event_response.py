@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from ..model.errors import MillstreamError
 from ..protocol.http.sse import HEARTBEAT
 from .http_connection import HttpConnection
 from .settings import Settings
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class EventResponse:
@@ -43,6 +50,25 @@ class EventResponse:
 
     def _send(self, event: bytes) -> None:
         self._conn.send(chunk(event) if self._conn.is_chunked() else event)
+
+    def _go_on_with(self, fetch: Callable[[], Awaitable[_T]], send: Callable[[_T], None]) -> None:
+        """Wait for what comes next, send it, and go on from there."""
+        self._fetch = asyncio.create_task(self._fetching(fetch, send))
+
+    async def _fetching(self, fetch: Callable[[], Awaitable[_T]], send: Callable[[_T], None]) -> None:
+        try:
+            try:
+                found = await fetch()
+            finally:
+                self._fetch = None
+            if not self._done:
+                send(found)
+                self.stream_changed()
+        except MillstreamError:
+            self.end()  # the response has begun: ending it makes the client ask again and see the error
+        except Exception:
+            log.exception("A live reader failed in a way it must not; it is dropped.")
+            self.end()
 
     def _beat(self) -> None:
         if not self._done:

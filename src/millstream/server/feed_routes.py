@@ -202,21 +202,9 @@ class FeedEvents(EventResponse):
                 self.end()  # who asks again sees the error
                 return
             if page is None:
-                self._fetch = asyncio.create_task(self._fetch_archived())
+                self._go_on_with(lambda: self._feed.page(self._wish, self._after), self._send_page)
             else:
                 self._send_page(page)
-
-    async def _fetch_archived(self) -> None:
-        try:
-            page = await self._feed.page(self._wish, self._after)
-        except MillstreamError:
-            self.end()  # the response has begun: ending it makes the client ask again and see the error
-            return
-        finally:
-            self._fetch = None
-        if not self._done:
-            self._send_page(page)
-            self.stream_changed()
 
     def _send_page(self, page: Page) -> None:
         data = b""

@@ -136,29 +136,25 @@ class EventFeed(EventResponse):
                 key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor())
                 if key == self._routes.last_event.key:
                     self._send_event(self._routes.last_event)
-                    continue
-                cut = self._routes.node.reader.read_now(stream, self._offset, _EVENT_BYTES_MAX)
-                if cut is None:
-                    self._fetch = asyncio.create_task(self._fetch_cold())
                 else:
-                    self._send_cut(cut)
+                    self._send_next()
             elif stream.closed:
                 self._send(self._control(self._offset))
                 self.end()
             else:
                 return
 
-    async def _fetch_cold(self) -> None:
+    def _send_next(self) -> None:
+        reader = self._routes.node.reader
         try:
-            cut = await self._routes.node.reader.read(self._stream, self._offset, _EVENT_BYTES_MAX)
+            cut = reader.read_now(self._stream, self._offset, _EVENT_BYTES_MAX)
         except MillstreamError:
-            self.end()  # the response has begun: ending it makes the client ask again and see the error
+            self.end()  # who asks again sees the error
             return
-        finally:
-            self._fetch = None
-        if not self._done:
+        if cut is None:
+            self._go_on_with(lambda: reader.read(self._stream, self._offset, _EVENT_BYTES_MAX), self._send_cut)
+        else:
             self._send_cut(cut)
-            self.stream_changed()
 
     def _send_cut(self, cut: Cut) -> None:
         stream = self._stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import time
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from tests.server.surface.client import (
     JSON,
     control,
     data,
+    eventually,
     tag_of,
 )
 
@@ -239,4 +241,32 @@ def test_a_feed_that_went_wrong_harms_no_other_reader(server, connect):
     time.sleep(0.1)
     client.post("/v1/stream/b", b"hello")
     assert waiting.answer().body == b"hello"
+    assert "Traceback" not in running.log()
+
+
+# --- damage
+
+
+def test_a_follower_that_comes_to_damaged_data_is_let_go_and_nobody_else(server, connect):
+    """The head of the response is out: only its end can say that there is an error to be asked for."""
+    running = server({"checkpoint_age_s": 0.1})
+    client = connect(running)
+    path, other = "/v1/stream/damaged", "/v1/stream/sound"
+    client.put(path, b"x" * 2000)
+    client.put(other, b"sound")
+    segments = running.data_dir / "objects" / "segments"
+    eventually(lambda: any(b"x" * 2000 in segment.read_bytes() for segment in segments.iterdir()))
+    running.stop()
+    for segment in segments.iterdir():
+        segment.write_bytes(segment.read_bytes().replace(b"x" * 2000, b"x" * 1999 + b"y"))
+    running.start()
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as sock:
+        sock.sendall(
+            b"GET %b?offset=0&live=sse HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path.encode()
+        )
+        head, _, body = sock.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert body == b"0\r\n\r\n", "an end, not a second response inside the first"
+    assert client.get(path).code() == "corrupt_data"
+    assert data(client.follow(f"{other}?offset=0&live=sse").until_up_to_date()) == ["sound"]
     assert "Traceback" not in running.log()
