@@ -74,3 +74,31 @@ def test_an_answer_that_would_push_out_all_others_is_not_kept():
     cache, _, stream = made(bytes_max=31 * SIZE)
     keep(cache, b"/s", stream)
     assert cache.get(b"/s") is None
+
+
+def test_what_clients_make_up_takes_little_memory():
+    cache, _, stream = made()
+    keep(cache, b"/s?" + b"x" * 2000, stream)
+    assert cache.get(b"/s?" + b"x" * 2000) is None
+    for number in range(10_000):
+        cache.put(b"/s?%d" % number, stream, ANSWER)
+    assert len(cache._asked) <= 4096
+
+
+def test_an_answer_in_an_encoding_is_kept_beside_the_plain_one_and_goes_with_it():
+    cache, _, stream = made()
+    packed = ReadAnswer(b"lines", b"content", b"W/etag", [b"zzz"], 3)
+    cache.put_variant(b"/s", b"gzip", ANSWER, packed)
+    assert cache.get_variant(b"/s", b"gzip") is None, "there is nothing that it would be a variant of"
+    keep(cache, b"/s", stream)
+    plain = cache.get(b"/s")
+    assert plain is not None
+    cache.put_variant(b"/s", b"gzip", ANSWER, packed)
+    assert cache.get_variant(b"/s", b"gzip") is None, "it was made of another answer"
+    cache.put_variant(b"/s", b"gzip", plain, packed)
+    assert cache.get_variant(b"/s", b"gzip") is packed
+    assert cache.get_variant(b"/s", b"zstd") is None
+    stream.tail += 1
+    assert cache.get_variant(b"/s", b"gzip") is None
+    assert cache.get(b"/s") is None
+    assert cache.bytes == 0

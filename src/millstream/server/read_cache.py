@@ -19,6 +19,7 @@ from ..node.sightings import Sighting, Sightings
 _OVERHEAD = 1024  # of an answer, beside its body
 _SHARE_MAX = 32  # no answer takes more than this part of the whole: pages of a long catch-up would push out the rest
 _ASKED_MAX = 4096
+_TARGET_MAX = 1024
 _PLAIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel
 
 
@@ -46,6 +47,12 @@ class ReadCache:
         self._asked: set[bytes] = set()
 
     def get(self, target: bytes) -> ReadAnswer | None:
+        answer = self._current(target)
+        if answer is not None:
+            self.hits += 1
+        return answer
+
+    def _current(self, target: bytes) -> ReadAnswer | None:
         kept = self._kept.get(target)
         if kept is None:
             return None
@@ -54,12 +61,11 @@ class ReadCache:
             self._forget(target)
             return None
         self._kept.move_to_end(target)
-        self.hits += 1
         return answer
 
     def put(self, target: bytes, stream: Stream, answer: ReadAnswer) -> None:
         """Keep an answer that is asked for the second time: most are for one reader, on his way to the tail."""
-        if answer.size > self._bytes_max // _SHARE_MAX:
+        if answer.size > self._bytes_max // _SHARE_MAX or len(target) > _TARGET_MAX:
             return
         if target not in self._asked:
             if len(self._asked) >= _ASKED_MAX:
@@ -67,10 +73,22 @@ class ReadCache:
             self._asked.add(target)
             return
         seen = self._sightings.of(stream)
-        if seen is None:
-            return
+        if seen is not None:
+            self._keep(target, seen, _owned(answer))
+
+    def get_variant(self, target: bytes, encoding: bytes) -> ReadAnswer | None:
+        """The answer in an encoding, if it was kept."""
+        return self._current(_variant(target, encoding))
+
+    def put_variant(self, target: bytes, encoding: bytes, answer: ReadAnswer, encoded: ReadAnswer) -> None:
+        """Keep an answer in an encoding as well, if this one is kept (and has not been replaced since)."""
+        kept = self._kept.get(target)
+        if kept is not None and kept[1] is answer:
+            self._keep(_variant(target, encoding), kept[0], encoded)
+
+    def _keep(self, target: bytes, seen: Sighting, answer: ReadAnswer) -> None:
         self._forget(target)
-        self._kept[target] = seen, _owned(answer)
+        self._kept[target] = seen, answer
         self.bytes += answer.size + _OVERHEAD
         while self.bytes > self._bytes_max:
             self._forget(next(iter(self._kept)))
@@ -79,6 +97,10 @@ class ReadCache:
         kept = self._kept.pop(target, None)
         if kept is not None:
             self.bytes -= kept[1].size + _OVERHEAD
+
+
+def _variant(target: bytes, encoding: bytes) -> bytes:
+    return b"%b %b" % (encoding, target)  # no target holds a space
 
 
 def _owned(answer: ReadAnswer) -> ReadAnswer:

@@ -289,7 +289,7 @@ class StreamRoutes:
         if h.ACCEPT_ENCODING in headers and answer.size >= COMPRESS_MIN:
             encoding = wanted_encoding(headers[h.ACCEPT_ENCODING])
             if encoding is not None:
-                self.in_background(conn, self._send_compressed(conn, answer, encoding))
+                self._send_encoded(conn, request.target, answer, encoding)
                 return
         if not (answer.plain and conn.respond_plain(answer.plain)):
             conn.respond(200, answer.plain_lines(), answer.pieces, answer.size)
@@ -297,9 +297,18 @@ class StreamRoutes:
     def _body(self, stream: Stream, cut: Cut) -> list[bytes]:
         return join_messages(cut.pieces) if is_json(stream.content_type) else cut.pieces
 
-    async def _send_compressed(self, conn: HttpConnection, answer: ReadAnswer, encoding: bytes) -> None:
+    def _send_encoded(self, conn: HttpConnection, target: bytes, answer: ReadAnswer, encoding: bytes) -> None:
+        packed = self.cache.get_variant(target, encoding)
+        if packed is None:
+            self.in_background(conn, self._send_compressed(conn, target, answer, encoding))
+        else:
+            conn.respond(200, packed.plain_lines(), packed.pieces, packed.size)
+
+    async def _send_compressed(self, conn: HttpConnection, target: bytes, answer: ReadAnswer, encoding: bytes) -> None:
         """Off the loop. The same range in other bytes is only weakly the same."""
         body = await asyncio.to_thread(compress, answer.pieces, encoding)
+        content = b"%bContent-Encoding: %b\r\n" % (answer.content, encoding)
+        packed = ReadAnswer(answer.lines, content, b"W/" + answer.etag, [body], len(body))
+        self.cache.put_variant(target, encoding, answer, packed)
         if conn.request is not None:
-            lines = (answer.lines, answer.content, answer.etag, encoding)
-            conn.respond(200, b"%b%bETag: W/%b\r\nContent-Encoding: %b\r\n" % lines, [body])
+            conn.respond(200, packed.plain_lines(), packed.pieces, packed.size)

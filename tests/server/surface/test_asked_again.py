@@ -6,6 +6,7 @@ import gzip
 import json
 
 import pytest
+import zstandard
 from tests.server.surface.client import JSON, TEXT, Answer, tag_of
 
 BODY = b"abcdefgh" * 200
@@ -85,6 +86,10 @@ def test_who_asks_still_matters(client, path):
     packed = thrice(client, path, accept_encoding="gzip")
     assert gzip.decompress(packed.body) == BODY
     assert tag_of(packed) == "W/" + tag_of(plain)
+    assert zstandard.decompress(thrice(client, path, accept_encoding="zstd, gzip").body) == BODY
+    assert thrice(client, path, accept_encoding="gzip", if_none_match=tag_of(packed)).status == 304
+    client.post(path, b"more")
+    assert gzip.decompress(thrice(client, path, accept_encoding="gzip").body) == BODY + b"more"
     page = "http://localhost:3000"
     assert thrice(client, path, origin=page)["Access-Control-Allow-Origin"] == page
     assert thrice(client, path, origin="https://elsewhere.example").status == 403
