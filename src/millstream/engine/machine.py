@@ -11,7 +11,6 @@ Everything that affects state lives in this folder. A decision is atomic: every 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from ..model import commands, facts
@@ -23,10 +22,11 @@ from ..model.replies import Receipt
 from .appending import decide_append
 from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from .buckets import decide_bucket
+from .hot_tail import HotTail
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
 from .new_keys import NewKeys
 from .snapshots import decide_snapshot, decide_trim
-from .state import Bucket, Hot, HotRecord, Payloads, Shelf, StoredRecord, Stream
+from .state import Bucket, Payloads, Shelf, Stream
 from .transactions import decide_forget, decide_transaction
 
 _BUCKETS_MAX = 10_000  # in memory; they are small, and every read asks its bucket how it may be cached
@@ -59,16 +59,19 @@ class Machine:
         # that is still under way.
         self.new_keys = NewKeys()
         self.saving_keys = NewKeys()
-        self.hot_bytes = 0
+        self._hot = HotTail(payloads)
         self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
         # Objects of transactions that the segments may not have taken over yet, and the sequence of each commit.
         self.objects: dict[int, int] = {}
         self._shelf = shelf
-        self._payloads = payloads
         self._cut_sequence = 0  # where the last cut for a checkpoint was made
         self._dirty: list[Stream] = []  # changed since then, each once
         self._dirty_buckets: list[Bucket] = []
+
+    @property
+    def hot_bytes(self) -> int:
+        return self._hot.bytes
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -264,29 +267,26 @@ class Machine:
             _remember(stream, fact.producer)
         self._note_renewal(stream)
         if isinstance(fact, facts.SnapshotPublished):
-            self._hold_snapshot(stream, (sequence, fact.payload) if fact.payload else None)
-            self._drop_trimmed(stream)
+            self._hot.hold_snapshot(stream, (sequence, fact.payload) if fact.payload else None)
+            self._hot.drop_trimmed(stream)
         elif isinstance(fact, facts.Trimmed):
             if stream.snapshot is None:
-                self._hold_snapshot(stream, None)
-            self._drop_trimmed(stream)
+                self._hot.hold_snapshot(stream, None)
+            self._hot.drop_trimmed(stream)
         if stream.deleted:
-            self._hold_snapshot(stream, None)
-            self._free_hot(stream)
+            self._hot.hold_snapshot(stream, None)
+            self._hot.free(stream)
             self._settle_bucket(stream.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
 
     def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
         apply_appended(stream, fact, at_ms)
         if fact.payload:
-            record = HotRecord(fact.offset, fact.payload, fact.lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
-            if stream.hot is None:
-                stream.hot = [record]
-            else:
-                stream.hot.append(record)
-            self.hot_bytes += len(fact.payload)
-        elif fact.lengths:
-            self._keep_from_elsewhere(stream, fact, sequence, at_ms)
+            self._hot.keep(stream, fact, sequence, at_ms)
+        elif fact.stored is not None:
+            self._hot.keep_stored(stream, fact, sequence, at_ms)
+        elif fact.upload is not None:
+            self._hot.keep_upload(stream, fact, sequence, at_ms, b"".join(self.uploads.pop(fact.upload)))
         if fact.producer is not None:
             _remember(stream, fact.producer)
         if stream.lease is not None:
@@ -298,41 +298,6 @@ class Machine:
     def _note_renewal(self, stream: Stream) -> None:
         if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
             stream.seen_ms = stream.lease.renewed_ms
-
-    def _keep_from_elsewhere(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> None:
-        """An append whose payload came in parts before it, or lies in a transaction's object."""
-        lengths, size = fact.lengths, facts.size_of(fact)
-        assert lengths is not None
-        record: Hot
-        if fact.stored is not None:
-            assert self._payloads is not None
-            ids = (fact.id_ms, fact.id_seq)
-            record = StoredRecord(fact.offset, size, lengths, at_ms, *ids, sequence, fact.stored, self._payloads)
-        else:
-            assert fact.upload is not None
-            payload = b"".join(self.uploads.pop(fact.upload))
-            assert len(payload) == size, (stream.key, fact.upload)
-            record = HotRecord(fact.offset, payload, lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
-        if stream.hot is None:
-            stream.hot = []
-        stream.hot.append(record)
-        self.hot_bytes += record.weight
-
-    def _hold_snapshot(self, stream: Stream, held: tuple[int, bytes] | None) -> None:
-        """Keep a small snapshot in memory until a checkpoint has it, in the place of the one before."""
-        if stream.snapshot_hot is not None:
-            self.hot_bytes -= len(stream.snapshot_hot[1])
-        if held is not None:
-            self.hot_bytes += len(held[1])
-        stream.snapshot_hot = held
-
-    def _drop_trimmed(self, stream: Stream) -> None:
-        hot = stream.hot
-        if hot is None or hot[0].next_offset > stream.earliest:
-            return
-        trimmed = bisect_right(hot, stream.earliest, key=_next_offset)
-        self.hot_bytes -= sum(record.weight for record in hot[:trimmed])
-        stream.hot = hot[trimmed:] or None
 
     def apply_upload(self, fact: facts.UploadFact, sequence: int) -> None:
         if isinstance(fact, facts.PartsDropped):
@@ -436,10 +401,9 @@ class Machine:
 
     def checkpointed(self, stream: Stream, sequence: int) -> None:
         """The catalog and the segments have all of the stream's changes up to `sequence`."""
-        if stream.hot is not None:
-            self._cool(stream, sequence)
+        self._hot.drop_through(stream, sequence)
         if stream.snapshot_hot is not None and stream.snapshot_hot[0] <= sequence:
-            self._hold_snapshot(stream, None)
+            self._hot.hold_snapshot(stream, None)
         if stream.deleted and stream.changed <= sequence and self.streams.get(stream.key) is stream:
             del self.streams[stream.key]
 
@@ -448,20 +412,6 @@ class Machine:
             return
         if bucket.deleted or len(self.buckets) > _BUCKETS_MAX:
             del self.buckets[bucket.name]
-
-    def _cool(self, stream: Stream, sequence: int) -> None:
-        if stream.changed <= sequence:
-            self._free_hot(stream)
-            return
-        hot = stream.hot
-        assert hot is not None
-        cold = bisect_right(hot, sequence, key=_sequence)
-        self.hot_bytes -= sum(record.weight for record in hot[:cold])
-        stream.hot = hot[cold:] or None
-
-    def _free_hot(self, stream: Stream) -> None:
-        self.hot_bytes -= sum(record.weight for record in stream.hot or ())
-        stream.hot = None
 
     def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int, now_ms: int) -> bool:
         """Let a stream go that the catalog has, and nobody needs or has asked for lately; whether it went."""
@@ -484,14 +434,6 @@ def deadline_ms(stream: Stream, view: StreamRecord) -> int:
     assert lease.ttl_s is not None
     renewed = max(lease.renewed_ms, stream.seen_ms) if lease.sliding else lease.renewed_ms
     return renewed + lease.ttl_s * 1000
-
-
-def _sequence(record: Hot) -> int:
-    return record.sequence
-
-
-def _next_offset(record: Hot) -> int:
-    return record.next_offset
 
 
 def _remember(stream: Stream, producer: Producer) -> None:
