@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import zstandard
@@ -19,6 +20,17 @@ class Packer(Protocol):
 
 
 def wanted_encoding(accepted: bytes) -> bytes | None:
+    """The encoding to use for a client that accepts these; None for none."""
+    return _known_choice(accepted) if len(accepted) <= 256 else _choose(accepted)
+
+
+@lru_cache(maxsize=256)
+def _known_choice(accepted: bytes) -> bytes | None:
+    """There are few kinds of clients, and each says the same every time."""
+    return _choose(accepted)
+
+
+def _choose(accepted: bytes) -> bytes | None:
     names = {part.partition(b";")[0].strip().lower(): part.partition(b";")[2] for part in accepted.split(b",")}
     for encoding in (b"zstd", b"gzip"):
         if encoding in names and names[encoding].replace(b" ", b"") not in (
