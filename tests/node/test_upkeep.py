@@ -155,3 +155,28 @@ async def test_a_helper_that_cannot_be_started_for_a_while_is_started_later(tmp_
     async with Running(tmp_path, BUSY) as rig:
         await rig.create("box/a", BYTES, b"x")
         await rig.is_checkpointed()
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        pytest.param("printf '{\"appl'", id="killed in the middle of a report"),
+        pytest.param("printf 'no report\\n'; exec sleep 60", id="not a report"),
+        pytest.param("head -c 3000000 /dev/zero; exec sleep 60", id="a report without an end"),
+    ],
+)
+async def test_a_helper_that_cannot_be_understood_is_replaced(tmp_path, monkeypatch, last_words):
+    spawn = asyncio.create_subprocess_exec
+    strange = [("sh", "-c", last_words)]
+
+    async def once_strange(*args, **more):
+        return await spawn(*(strange.pop() if strange else args), **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", once_strange)
+    async with Running(tmp_path, BUSY) as rig:
+        await rig.create("box/a")
+        content = await rig.fill()
+        await rig.is_checkpointed()
+        assert not strange
+        assert rig.node.upkeep.failures == 1
+        assert await rig.content("box/a") == content

@@ -61,13 +61,14 @@ class StagingWorker:
             process.stdin.write(msgspec.json.encode(job) + b"\n")
             await process.stdin.drain()
             line = await process.stdout.readline()
-        except (OSError, RuntimeError) as error:  # the latter is uvloop's word for a pipe that is closed
+        except (OSError, RuntimeError, ValueError) as error:
+            # RuntimeError is uvloop's word for a pipe that is closed, ValueError asyncio's for a line above the limit.
             line = b""
             log.error("The staging process cannot be used: %s", error)
         except asyncio.CancelledError:
             await self._end(patience_s=0)  # its answer would be taken for the next one's
             raise
-        if not line:
+        if not line.endswith(b"\n"):  # nothing, or torn: it was killed while it wrote
             await self._end()
             return JobReport(failure="the process has ended")
         return msgspec.json.decode(line, type=JobReport)

@@ -28,6 +28,7 @@ _SLICE = 500  # streams cooled per loop turn
 _RESTART_DELAY_S = 1.0
 _IDLE_S = 20  # a stream nobody asked for in this time leaves memory
 _EVICT_EVERY_S = 10.0
+_LINE_BYTES_MAX = 1 << 20  # of a report, which may name many segments
 
 
 class UpkeepLimits(msgspec.Struct, frozen=True):
@@ -215,24 +216,34 @@ class Upkeep:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=(self._lock_fd,),
+                limit=_LINE_BYTES_MAX,
             )
             self._was_started = True
             self._listener = asyncio.create_task(self._listen(self._process), name="upkeep-reports")
         return self._process
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        while line := await process.stdout.readline():
-            report = msgspec.json.decode(line, type=Report)
-            if report.failure:
-                log.error("The upkeep process failed: %s.", report.failure)
-            self._take(report)
-            self._progress.set()
+        try:
+            await self._take_reports(process)
+        except ValueError as error:
+            log.error("The upkeep process says what nobody understands: %s. It is ended.", error)
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         code = await process.wait()
         if self._process is process:  # nobody asked it to end
             self.failures += 1
             log.error("The upkeep process ended with code %s; another is started when there is work.", code)
             self._process = None
+            self._progress.set()
+
+    async def _take_reports(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        # A last line without an end is torn: the process was killed while it wrote.
+        while (line := await process.stdout.readline()).endswith(b"\n"):
+            report = msgspec.json.decode(line, type=Report)
+            if report.failure:
+                log.error("The upkeep process failed: %s.", report.failure)
+            self._take(report)
             self._progress.set()
 
     def _take(self, report: Report) -> None:

@@ -11,6 +11,7 @@ import gc
 import os
 import select
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         serve(assignment)
-    except (OSError, StorageError) as error:
+    except (OSError, StorageError, sqlite3.Error) as error:
         _report(Report(failure=str(error)))
         return 1
     return 0
