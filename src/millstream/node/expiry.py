@@ -16,6 +16,7 @@ from ..model.commands import Expire
 from ..model.replies import Outcome, Receipt
 from ..storage.catalog import CatalogReader
 from .clock import WallClock
+from .vital import vital_task
 from .writer import Answer, Writer
 
 _TICK_S = 0.25
@@ -36,7 +37,7 @@ class Sweeper:
         self.expired = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="expiry")
+        self._task = vital_task(self._run(), "expiry")
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -44,6 +44,7 @@ from .staged_parts import Leftovers, find_leftovers
 from .staging_worker import StagingWorker
 from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
+from .vital import vital_task
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class Node:
         self.sweeper.start()
         self.transactions.start()
         self.retention.start()
-        self._watch = asyncio.create_task(self._watch_limits(), name="limits")
+        self._watch = vital_task(self._watch_limits(), "limits")
 
     async def close(self) -> None:
         """Finish what is in flight, then let go of everything."""

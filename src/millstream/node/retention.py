@@ -20,6 +20,7 @@ from ..storage.catalog import CatalogReader
 from .clock import WallClock
 from .listing import Lister
 from .reader import Reader
+from .vital import vital_task
 from .writer import Answer, Writer
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Retention:
         self.trimmed = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="retention")
+        self._task = vital_task(self._run(), "retention")
 
     async def stop(self) -> None:
         if self._task is not None:

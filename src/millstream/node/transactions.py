@@ -38,6 +38,7 @@ from .clock import WallClock
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
+from .vital import vital_task
 from .writer import Answer, Writer
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class Transactions:
     # -- its life ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._sweeper = asyncio.create_task(self._sweep_forever(), name="transactions")
+        self._sweeper = vital_task(self._sweep_forever(), "transactions")
 
     async def close(self) -> None:
         if self._sweeper is not None:

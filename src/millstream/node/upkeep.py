@@ -19,6 +19,7 @@ from ..storage.segments.segment import segment_name
 from .clock import Clock
 from .recent import RecentFacts
 from .upkeep_process import Assignment, Report, Request
+from .vital import vital_task
 from .writer import Writer
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Upkeep:
         self.failures = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="upkeep")
+        self._task = vital_task(self._run(), "upkeep")
 
     async def stop(self) -> None:
         """Let the helper finish what it does and end; what it did not get to is in the journal."""
@@ -219,7 +220,7 @@ class Upkeep:
                 limit=_LINE_BYTES_MAX,
             )
             self._was_started = True
-            self._listener = asyncio.create_task(self._listen(self._process), name="upkeep-reports")
+            self._listener = vital_task(self._listen(self._process), "upkeep-reports")
         return self._process
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:

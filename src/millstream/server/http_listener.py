@@ -10,6 +10,7 @@ from email.utils import formatdate
 
 from ..model.names import key_of_flat_path
 from ..node.node import Node
+from ..node.vital import vital_task
 from ..protocol.http import headers as h
 from ..protocol.http.requests import Request, require_host
 from .bucket_routes import BucketRoutes
@@ -64,7 +65,7 @@ class HttpListener:
         self._server = await self.loop.create_server(
             lambda: HttpConnection(self), address.host, address.port, backlog=2048
         )
-        self._ticker = asyncio.create_task(self._tick(), name="http-ticks")
+        self._ticker = vital_task(self._tick(), "http-ticks")
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 

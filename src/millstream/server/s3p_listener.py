@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 
 from ..node.node import Node
+from ..node.vital import vital_task
 from ..protocol.s3p.commands import Limits, S3pCommand
 from .s3p_connection import S3pConnection
 from .s3p_handlers import S3pHandlers
@@ -36,7 +37,7 @@ class S3pListener:
         self._server = await self.loop.create_server(
             lambda: S3pConnection(self), address.host, address.port, backlog=2048
         )
-        self._ticker = asyncio.create_task(self._tick(), name="s3p-ticks")
+        self._ticker = vital_task(self._tick(), "s3p-ticks")
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
