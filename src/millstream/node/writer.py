@@ -230,7 +230,12 @@ class Writer:
         self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms)
         self.committed_sequence = batch.last_sequence
         self.commits += 1
-        self._commit()  # the disk works on the next batch while this one is answered
+        if self._sealed:
+            self._commit()  # enough is waiting: the disk works on it while this batch is answered
+        elif not self._scheduled:
+            # In two turns of the loop those who are answered now have asked again: fewer, larger commits.
+            self._scheduled = True
+            self._loop.call_soon(self._loop.call_soon, self._commit)
         for done, answer in batch.waiters:
             try:
                 done(answer)
