@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from pathlib import Path
 
 import msgspec
 
 from ..model.errors import BadRequest, TransactionRefused, Unavailable
+from .helper_process import read_line, start_helper
 from .staging_process import Job, JobReport, StagingAssignment
 
 log = logging.getLogger(__name__)
 
 _WAITING_MAX = 256
-_LINE_BYTES_MAX = 1 << 20
 _END_S = 10
 # Runs come and go: freed ones should leave the process, not stay as holes in its heap. (Measured: 78 MB instead of 91.)
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144"}
@@ -57,18 +56,17 @@ class StagingWorker:
         try:
             process = await self._ensure_process()
             assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(msgspec.json.encode(job) + b"\n")
             await process.stdin.drain()
-            line = await process.stdout.readline()
+            line = await read_line(process)
         except (OSError, RuntimeError, ValueError) as error:
             # RuntimeError is uvloop's word for a pipe that is closed, ValueError asyncio's for a line above the limit.
-            line = b""
+            line = None
             log.error("The staging process cannot be used: %s", error)
         except asyncio.CancelledError:
             await self._end(patience_s=0)  # its answer would be taken for the next one's
             raise
-        if not line.endswith(b"\n"):  # nothing, or torn: it was killed while it wrote
+        if line is None:
             await self._end()
             return JobReport(failure="the process has ended")
         return msgspec.json.decode(line, type=JobReport)
@@ -80,17 +78,8 @@ class StagingWorker:
             assignment = StagingAssignment(
                 str(self._data_dir.absolute()), self._message_bytes_max, os.getpid(), self._niceness
             )
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "millstream.node.staging_process",
-                msgspec.json.encode(assignment).decode(),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                pass_fds=(self._lock_fd,),
-                env=os.environ | _ALLOCATOR,
-                limit=_LINE_BYTES_MAX,
-            )
+            module = "millstream.node.staging_process"
+            self._process = await start_helper(module, assignment, self._lock_fd, _ALLOCATOR)
         return self._process
 
     async def close(self) -> None:

@@ -34,6 +34,7 @@ from ..model.replies import Outcome, Receipt
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import decode_additions, object_name, read_additions
 from ..storage.transactions.parts import PartHead, part_name
+from .clearing import clear_away
 from .clock import WallClock
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
@@ -173,10 +174,10 @@ class Transactions:
                 wanted = self.admit(bucket, app, version, part) and not self._is_outdated(staged.head)
                 former = self.parts.add(staged) if wanted else staged
         except MillstreamError:
-            await self.clear_away([part_name(number)])
+            await clear_away(self._objects, [part_name(number)])
             raise
         if former is not None:
-            await self.clear_away([part_name(former.number)])
+            await clear_away(self._objects, [part_name(former.number)])
         return staged if wanted else None
 
     async def drop(self, bucket: str, app: str, version: int) -> None:
@@ -313,7 +314,7 @@ class Transactions:
             del objects[number]
 
     async def _sweep_forever(self) -> None:
-        await self.clear_away(self._garbage)
+        await clear_away(self._objects, self._garbage)
         while True:
             await self.sweep()
             await asyncio.sleep(_SWEEP_S)
@@ -328,7 +329,7 @@ class Transactions:
         for part in expired:
             async with self._lock((part.head.bucket, part.head.app)):
                 self.parts.drop(part)
-        await self.clear_away([part_name(part.number) for part in expired])
+        await clear_away(self._objects, [part_name(part.number) for part in expired])
         kept_from = self._clock.now_ms() - self._limits.objects_kept_s * 1000
         for number in self.stored - self._machine.objects.keys() - self._preparing:
             if number <= kept_from:  # a number is about the time at which it was given
@@ -345,20 +346,12 @@ class Transactions:
 
     async def _drop_versions(self, app: App, versions: Iterable[int]) -> None:
         names = [part_name(part.number) for version in versions for part in self.parts.drop_version(app, version)]
-        await self.clear_away(names)
+        await clear_away(self._objects, names)
 
     async def _remove_object(self, number: int) -> None:
         self.stored.discard(number)
         self._objects.forget(object_name(number))
-        await self.clear_away([object_name(number)])
-
-    async def clear_away(self, names: Sequence[str]) -> None:
-        """Remove objects of one folder that are of no more use. Nobody's answer depends on it."""
-        if names:
-            try:
-                await asyncio.to_thread(self._objects.remove, names)
-            except OSError as error:
-                log.error("What was staged cannot be cleared away: %s. The next start does it.", error)
+        await clear_away(self._objects, [object_name(number)])
 
     # -- numbers and turns -------------------------------------------------------------------------------
 

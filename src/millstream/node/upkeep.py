@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ..engine.state import Bucket, Stream
 from ..storage.objects import LocalObjects
 from ..storage.segments.segment import segment_name
 from .clock import Clock
+from .helper_process import read_line, start_helper
 from .recent import RecentFacts
 from .upkeep_process import Assignment, Report, Request
 from .vital import vital_task
@@ -29,7 +29,6 @@ _SLICE = 500  # streams cooled per loop turn
 _RESTART_DELAY_S = 1.0
 _IDLE_S = 20  # a stream nobody asked for in this time leaves memory
 _EVICT_EVERY_S = 10.0
-_LINE_BYTES_MAX = 1 << 20  # of a report, which may name many segments
 
 
 class UpkeepLimits(msgspec.Struct, frozen=True):
@@ -209,16 +208,7 @@ class Upkeep:
                 self._limits.archive_age_s,
                 self._limits.archive_bytes_max,
             )
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "millstream.node.upkeep_process",
-                msgspec.json.encode(assignment).decode(),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                pass_fds=(self._lock_fd,),
-                limit=_LINE_BYTES_MAX,
-            )
+            self._process = await start_helper("millstream.node.upkeep_process", assignment, self._lock_fd)
             self._was_started = True
             self._listener = vital_task(self._listen(self._process), "upkeep-reports")
         return self._process
@@ -238,9 +228,7 @@ class Upkeep:
             self._progress.set()
 
     async def _take_reports(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        # A last line without an end is torn: the process was killed while it wrote.
-        while (line := await process.stdout.readline()).endswith(b"\n"):
+        while (line := await read_line(process)) is not None:
             report = msgspec.json.decode(line, type=Report)
             if report.failure:
                 log.error("The upkeep process failed: %s.", report.failure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from ..model.commands import PublishSnapshot
@@ -12,6 +11,7 @@ from ..model.media import DEFAULT_CONTENT_TYPE
 from ..model.records import Snapshot
 from ..model.replies import Outcome, Receipt
 from ..node import Stream
+from ..node.clearing import clear_away
 from ..node.node import Node
 from ..node.snapshots import message_batches, new_object_name, snapshot_pieces
 from ..node.writer import Answer
@@ -113,7 +113,7 @@ class SnapshotRoutes:
             answer = await self._submit(command)
         finally:
             if command.object is not None and not _is_published(answer):
-                await asyncio.to_thread(self._node.objects.remove, [command.object])
+                await clear_away(self._node.objects, [command.object])
         receipt = conn.receipt(answer)
         if receipt is not None:
             stream_id = self._node.stream_id(receipt.number).encode()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from ..model.errors import TransactionRefused
+from ..node.clearing import clear_away
 from ..node.node import Node
 from ..node.staged_parts import BODIES
 from ..node.transactions import PartName
@@ -29,8 +29,6 @@ from .body_sinks import ObjectSink
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
-
-log = logging.getLogger(__name__)
 
 _JSON = b"Content-Type: application/json\r\n"
 _METHODS = {1: b"GET, HEAD, DELETE, OPTIONS", 2: b"GET, HEAD, POST, DELETE, OPTIONS", 3: b"PUT, OPTIONS"}
@@ -98,7 +96,7 @@ class TransactionRoutes:
         try:
             staged = await self._transactions.stage(path.bucket, path.app, path.version, path.part, body, in_arrow)
         finally:
-            await self._transactions.clear_away([body])
+            await clear_away(self._node.objects, [body])
         figures = None if staged is None else part_figures(staged.head.messages, staged.head.bytes, staged.etag)
         _answer(conn, staged_body(path, figures))
 

@@ -70,26 +70,39 @@ def frame_header(salt: int, first_sequence: int, at_ms: int, body: bytes | bytea
     return _FRAME.pack(FRAME_MAGIC, len(body), head_crc, *checked[1:])
 
 
+class _Head(NamedTuple):
+    """The head of a frame, checked."""
+
+    length: int
+    body_crc: int
+    first_sequence: int
+    at_ms: int
+
+
+def _read_head(data: memoryview, at: int, salt: int) -> _Head | None:
+    if at + FRAME_BYTES > len(data):
+        return None
+    magic, length, head_crc, *rest = _FRAME.unpack_from(data, at)
+    if magic != FRAME_MAGIC or head_crc != crc32(_CHECKED.pack(length, *rest), salt & 0xFFFFFFFF):
+        return None
+    return _Head(length, *rest)
+
+
 def frame_bytes(data: memoryview, at: int, salt: int) -> int:
     """How long the frame at this place says it is; 0 where no valid head of one is."""
-    if at + FRAME_BYTES > len(data):
-        return 0
-    magic, length, head_crc, *checked = _FRAME.unpack_from(data, at)
-    if magic != FRAME_MAGIC or head_crc != crc32(_CHECKED.pack(length, *checked), salt & 0xFFFFFFFF):
-        return 0
-    return FRAME_BYTES + int(length)
+    head = _read_head(data, at, salt)
+    return 0 if head is None else FRAME_BYTES + head.length
 
 
 def read_frame(data: memoryview, at: int, salt: int) -> Frame | None:
     """The frame at this place, or None where there is no valid one."""
-    if at + FRAME_BYTES > len(data):
+    head = _read_head(data, at, salt)
+    if head is None:
         return None
-    magic, length, head_crc, body_crc, first_sequence, at_ms = _FRAME.unpack_from(data, at)
-    seed = salt & 0xFFFFFFFF
-    if magic != FRAME_MAGIC or head_crc != crc32(_CHECKED.pack(length, body_crc, first_sequence, at_ms), seed):
-        return None
-    end = at + FRAME_BYTES + length
+    end = at + FRAME_BYTES + head.length
     if end > len(data):
         return None
     body = data[at + FRAME_BYTES : end]
-    return None if body_crc != crc32(body, seed) else Frame(first_sequence, at_ms, body, end)
+    if head.body_crc != crc32(body, salt & 0xFFFFFFFF):
+        return None
+    return Frame(head.first_sequence, head.at_ms, body, end)

@@ -1,0 +1,39 @@
+"""How the server starts its helpers and hears from them: JSON lines, an assignment first, and a share of the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+_LINE_BYTES_MAX = 1 << 20
+
+
+async def start_helper(
+    module: str, assignment: msgspec.Struct, lock_fd: int, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """Run a module of this package. It holds the directory's lock too: no other server starts while it still writes."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        msgspec.json.encode(assignment).decode(),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        pass_fds=(lock_fd,),
+        env=os.environ | (environment or {}),
+        limit=_LINE_BYTES_MAX,
+    )
+
+
+async def read_line(process: asyncio.subprocess.Process) -> bytes | None:
+    """What the helper says next; None when it has ended. Raises `ValueError` if it does not come to an end.
+
+    A last line without an end is torn: the helper was killed while it wrote.
+    """
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    return line if line.endswith(b"\n") else None
