@@ -165,14 +165,8 @@ async def test_a_helper_that_cannot_be_started_for_a_while_is_started_later(tmp_
         pytest.param("head -c 3000000 /dev/zero; exec sleep 60", id="a report without an end"),
     ],
 )
-async def test_a_helper_that_cannot_be_understood_is_replaced(tmp_path, monkeypatch, last_words):
-    spawn = asyncio.create_subprocess_exec
-    strange = [("sh", "-c", last_words)]
-
-    async def once_strange(*args, **more):
-        return await spawn(*(strange.pop() if strange else args), **more)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", once_strange)
+async def test_a_helper_that_cannot_be_understood_is_replaced(tmp_path, once_strange, last_words):
+    strange = once_strange(last_words)
     async with Running(tmp_path, BUSY) as rig:
         await rig.create("box/a")
         content = await rig.fill()
