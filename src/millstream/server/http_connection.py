@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from ..model.errors import MillstreamError, Unavailable
-from ..model.replies import Receipt
+from ..model.positions import format_stream_id
+from ..model.replies import Outcome, Receipt
+from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
-from ..protocol.http.requests import Request
-from ..protocol.http.responses import NO_STORE, OK_LINE, head, plain_append
+from ..protocol.http.requests import PlainAppend, Request
+from ..protocol.http.responses import NO_STORE, OK_LINE, appended_answer, head, write_lines, write_status
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -59,8 +61,12 @@ class HttpConnection(RequestReceiver):
         self.request = request
         self.deadline = 0.0
         self.cors = b""
+        listener = self._listener
         try:
-            self._listener.serve(self, request)
+            if type(request) is PlainAppend and listener.submit is not None:
+                listener.submit(request.command, self.respond_written)
+            else:
+                listener.serve(self, request)
         except MillstreamError as error:
             self.respond_error(error)
         except Exception:
@@ -92,16 +98,23 @@ class HttpConnection(RequestReceiver):
             transport.writelines([start, *pieces])
         self.finish()
 
-    def respond_appended(self, tail: int, stream_id: bytes) -> None:
-        """`respond` for the most frequent answer, in as few steps as can be."""
-        request = self.request
-        assert request is not None
-        if self._transport is None or self.cors or self._closing or not request.keep_alive:
-            lines = b'Stream-Next-Offset: %020d\r\nETag: "%b:%d"\r\nStream-Id: %b\r\n'
-            self.respond(204, lines % (tail, stream_id, tail, stream_id))
+    def respond_written(self, answer: Answer) -> None:
+        """Answer an append. Most are plain ones, and those in as few steps as can be."""
+        request, transport, listener = self.request, self._transport, self._listener
+        if request is None or transport is None:
+            return  # the client left while its write became durable
+        if type(answer) is not Receipt:
+            self.respond_error(answer)  # type: ignore[arg-type]
             return
-        self._listener.count(request.method, 204)
-        self._transport.write(plain_append(self._listener.common_lines, tail, stream_id))
+        is_plain = answer.outcome is Outcome.APPENDED and not answer.closed and answer.producer_epoch is None
+        if not is_plain or self.cors or self._closing or not request.keep_alive:
+            self.respond(
+                write_status(answer), write_lines(answer, format_stream_id(listener.incarnation, answer.number))
+            )
+            return
+        listener.count(b"POST", 204)
+        stream_id = b"%08x-%x" % (listener.incarnation, answer.number)
+        transport.write(appended_answer(listener.appended_lines, answer.tail, stream_id))
         self.finish()
 
     def respond_plain(self, rest: bytes) -> bool:
