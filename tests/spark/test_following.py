@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -304,6 +306,42 @@ def test_a_checkpoint_older_than_the_archive_goes_on(bucket, query):
     following.restart()
     assert sorted(values(following.batch())) == [b"2", b"3"]
     assert following.batch() is None
+
+
+def test_available_now_with_limits_ends_where_blocks_and_archive_go_on(server, query):
+    """Blocks are merged meanwhile: they reach from before the archive over the end of what is to be read."""
+    running = server({**SEGMENTS_ONLY, "merge_segments_min": 2})
+    made = Bucket(running)
+    with closing(made.http):
+        written = [b"%040d" % number for number in range(60)]
+        made.create("a", *written[:20])
+        made.settle()
+        running.restart({"archive_age_s": 3600})
+        made.append("a", *written[20:40])
+        limits = (10, 59, 60, 61, 70, 80)
+        readers = [query(made, startingOffsets="earliest", maxOffsetsPerTrigger=str(limit)) for limit in limits]
+        for following in readers:
+            following.reader.prepareForTriggerAvailableNow()
+        made.append("a", *written[40:])
+        wait_until_merged(made, len(written))
+        for following in readers:
+            rows = [row for batch in following.batches() for row in batch]
+            assert values(rows) == written[:40]
+            assert following.offset["position"] == following.reader._target
+            following.restart()
+            rows = [row for batch in following.batches() for row in batch]
+            assert values(rows) == written[40:]
+
+
+def wait_until_merged(made: Bucket, messages: int) -> None:
+    give_up = time.monotonic() + 20
+    while True:
+        made.settle()
+        ranges = made.http.get("streams/plan").json()["ranges"]
+        if [part["messages"] for part in ranges if part["kind"] == "segment"] == [messages]:
+            return
+        assert time.monotonic() < give_up, ranges
+        time.sleep(0.05)
 
 
 def test_leases_are_given_back(bucket, query):

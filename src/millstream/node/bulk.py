@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,12 +110,20 @@ class Bounds(NamedTuple):
 NO_BOUNDS = Bounds()
 
 
+class _Block(NamedTuple):
+    """A block, the last sequence in it, and one that no message in it comes before."""
+
+    range: SegmentRange
+    last_sequence: int
+    not_before: int
+
+
 class _Survey(NamedTuple):
     """What the catalog says about a range, all of one moment, and the changes that it has not yet."""
 
     begins: int  # the first sequence in the archive
     reaches: int  # the last one
-    blocks: list[tuple[SegmentRange, int]]  # with the last sequence of each
+    blocks: list[_Block]
     chunks: list[ArchiveRange]
     streams: dict[int, ChunkStream]
     trimmed: dict[int, int]  # the first offset that streams have kept whose messages no archive shows
@@ -175,7 +183,7 @@ class Bulk:
                 chunks = shelf.chunks(bucket, after, min(until, reaches), _EVERY_CHUNK)
                 next_objects = catalog.state("next_segment") or 1, catalog.state("next_archive") or 1
                 losses = shelf.losses(bucket, after)
-                survey = _Survey(begins, reaches, [], [_archive_range(c, after) for c in chunks], {}, {}, losses,
+                survey = _Survey(begins, reaches, [], [_archive_range(c, after, until) for c in chunks], {}, {}, losses,
                                  *next_objects)  # fmt: skip
                 if after < begins - 1:
                     before_archive = min(until, begins - 1)
@@ -189,9 +197,10 @@ class Bulk:
         if bounds == NO_BOUNDS:
             return until
         budget = _Budget(bounds)
-        for block, last_sequence in sorted(survey.blocks, key=itemgetter(1)):
-            if not budget.take(last_sequence, block.messages, block.bytes):
-                return min(budget.reached, block.until)
+        for block, last_sequence, _ in sorted(survey.blocks, key=attrgetter("last_sequence")):
+            # What a merged block holds behind the plan's end, or in the archive as well, is not taken with it.
+            if not budget.take(min(last_sequence, block.until), block.messages, block.bytes):
+                return budget.reached
         for chunk in survey.chunks:
             if budget.has_room(chunk.messages, chunk.bytes):
                 budget.take(chunk.until, chunk.messages, chunk.bytes)
@@ -271,9 +280,10 @@ class _Budget:
         return True
 
 
-def _archive_range(chunk: ArchivedChunk, after: int) -> ArchiveRange:
+def _archive_range(chunk: ArchivedChunk, after: int, until: int) -> ArchiveRange:
     place = (archive_name(chunk.archive), chunk.at, chunk.size)
-    return ArchiveRange(*place, max(after, chunk.first_sequence - 1), chunk.last_sequence, chunk.rows, chunk.bytes)
+    part = (max(after, chunk.first_sequence - 1), min(until, chunk.last_sequence))
+    return ArchiveRange(*place, *part, chunk.rows, chunk.bytes)
 
 
 def _survey_segments(
@@ -291,10 +301,11 @@ def _survey_segments(
         # Where the first kept message came before `after`, nothing behind `after` was trimmed.
         if kept and (extents[0].first_offset <= kept if extents else after == 0):
             survey.trimmed[record.number] = kept
-        previous = after
+        previous = record.number  # the sequence of its creation
         for extent in extents:
             if previous <= until and extent.next_offset > kept:
-                survey.blocks.append((_segment_range(extent, kept, after, until), extent.last_sequence))
+                block = _Block(_segment_range(extent, kept, after, until), extent.last_sequence, previous)
+                survey.blocks.append(block)
             previous = extent.last_sequence
 
 
@@ -306,7 +317,8 @@ def _segment_range(extent: Extent, kept: int, after: int, until: int) -> Segment
 
 def _ranges(survey: _Survey, until: int) -> list[Range]:
     """What of a survey lies within `until`."""
-    ranges: list[Range] = [block._replace(until=min(block.until, until)) for block, _ in survey.blocks]
+    blocks = [block.range for block in survey.blocks if block.not_before <= until]
+    ranges: list[Range] = [block._replace(until=min(block.until, until)) for block in blocks]
     ranges += [chunk._replace(until=min(chunk.until, until)) for chunk in survey.chunks if chunk.after < until]
     changes = [change for change in survey.changes if change.sequence <= until]
     if changes:
