@@ -27,6 +27,7 @@ from .stream_routes import StreamRoutes
 _JSON = b"Content-Type: application/json\r\n"
 _SSE = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
 _EVENT_BYTES_MAX = 256 << 10
+_UNTOLD_MAX = 1000  # changes passed over before an SSE client is told how far it is
 
 
 class SentPage(NamedTuple):
@@ -66,16 +67,32 @@ class FeedRoutes:
             if conn.request is not None:
                 FeedEvents(self, conn, wish, after, tail).start()
             return
-        page = await self.node.feed.page(wish, after)
-        while query.live == "long-poll" and not page.entries and not page.up_to_date:
-            page = await self.node.feed.page(wish, page.next_sequence)
-        if conn.request is None:
+        if query.live == "long-poll":
+            await self.poll(conn, wish, after, self._deadline(query.timeout_ms))
             return
-        if query.live == "long-poll" and not page.entries:
-            tail = await self.node.feed.tail(bucket)
-            FeedPoll(self, conn, wish, page.next_sequence, tail, query.timeout_ms).start()
-        else:
+        page = await self.node.feed.page(wish, after)
+        if conn.request is not None:
             self.send_page(conn, bucket, page)
+
+    def _deadline(self, timeout_ms: int | None) -> float:
+        wait_ms = self.settings.long_poll_ms if timeout_ms is None else timeout_ms
+        return asyncio.get_running_loop().time() + min(wait_ms, self.settings.long_poll_ms_max) / 1000
+
+    async def poll(self, conn: HttpConnection, wish: FeedWish, after: int, deadline: float) -> None:
+        """Answer with the first entries behind a sequence; where there are none, wait for them at the log's end."""
+        loop = asyncio.get_running_loop()
+        page = await self.node.feed.page(wish, after)
+        while conn.request is not None and not page.entries and not page.up_to_date:
+            if loop.time() >= deadline:
+                self.send_nothing_new(conn, page)
+                return
+            page = await self.node.feed.page(wish, page.next_sequence)
+        if conn.request is not None and page.entries:
+            self.send_page(conn, wish.bucket, page)
+            return
+        tail = await self.node.feed.tail(wish.bucket)
+        if conn.request is not None:
+            FeedPoll(self, conn, wish, page, tail, deadline).start()
 
     async def _start(self, bucket: str, query: FeedQuery) -> int:
         feed, place = self.node.feed, query.after
@@ -92,35 +109,33 @@ class FeedRoutes:
         entries = entries_body(page.entries, token)
         conn.respond(200, lines, [page_body(bucket, entries, following, page.up_to_date)])
 
-    def send_nothing_new(self, conn: HttpConnection, after: int) -> None:
-        conn.respond(204, page_lines(self.node.feed.token(after), True) + NO_STORE)
+    def send_nothing_new(self, conn: HttpConnection, page: Page) -> None:
+        conn.respond(204, page_lines(self.node.feed.token(page.next_sequence), page.up_to_date) + NO_STORE)
 
 
 class FeedPoll:
-    """One long-poll on a bucket: answers when there is an entry, or time is up."""
+    """One long-poll at the end of the log: answers when there is an entry, or time is up."""
 
     def __init__(
         self,
         routes: FeedRoutes,
         conn: HttpConnection,
         wish: FeedWish,
-        after: int,
+        page: Page,
         tail: BucketTail,
-        timeout_ms: int | None,
+        deadline: float,
     ) -> None:
         self.queued = False
         self._routes = routes
         self._conn = conn
         self._wish = wish
-        self._after = after
+        self._page = page  # the last one read; it is empty
         self._tail = tail
-        settings = routes.settings
-        wait_ms = settings.long_poll_ms if timeout_ms is None else timeout_ms
-        self._delay_s = min(wait_ms, settings.long_poll_ms_max) / 1000
+        self._deadline = deadline
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._time_up)
+        self._timer = asyncio.get_running_loop().call_at(self._deadline, self._time_up)
         self._conn.live = self
         self._routes.node.feed.follow(self._tail, self)
         self.stream_changed()  # something may have come since the page was read
@@ -128,34 +143,33 @@ class FeedPoll:
     def stream_changed(self) -> None:
         if self._conn.live is not self:
             return
+        after = self._page.next_sequence
         try:
-            page = self._routes.node.feed.page_now(self._wish, self._after)
+            page = self._routes.node.feed.page_now(self._wish, after)
         except MillstreamError as error:
             self._leave()
             self._conn.respond_error(error)
             return
-        if page is None:  # it was archived while we waited: it is read as any other page
+        if page is None:  # it was archived while we waited: we begin anew from here
             self._leave()
-            self._routes.in_background(self._conn, self._send_archived())
+            self._routes.in_background(self._conn, self._routes.poll(self._conn, self._wish, after, self._deadline))
         elif page.entries:
             self._leave()
             self._routes.send_page(self._conn, self._wish.bucket, page)
         else:
-            self._after = page.next_sequence
-
-    async def _send_archived(self) -> None:
-        page = await self._routes.node.feed.page(self._wish, self._after)
-        if self._conn.request is not None:
-            self._routes.send_page(self._conn, self._wish.bucket, page)
+            self._page = page
 
     def _time_up(self) -> None:
-        self._leave()
-        self._routes.send_nothing_new(self._conn, self._after)
+        self.stream_changed()  # we may be in line to be told; and others have moved the log's end
+        if self._conn.live is self:
+            self._leave()
+            self._routes.send_nothing_new(self._conn, self._page)
 
     def cancel(self) -> None:
         self._leave()
 
     def end(self) -> None:
+        self._deadline = asyncio.get_running_loop().time()
         self._time_up()
 
     def writable(self) -> None:
@@ -169,24 +183,24 @@ class FeedPoll:
 
 
 class FeedEvents(EventResponse):
-    """One SSE response: a position that moves along the log."""
+    """One SSE response: a position that moves along the log, and one that the client knows of."""
 
-    __slots__ = ("_after", "_feed", "_routes", "_tail", "_wish")
+    __slots__ = ("_after", "_feed", "_known", "_routes", "_said_up_to_date", "_tail", "_wish")
 
     def __init__(self, routes: FeedRoutes, conn: HttpConnection, wish: FeedWish, after: int, tail: BucketTail) -> None:
         super().__init__(conn, routes.settings)
         self._routes = routes
         self._feed = routes.node.feed
         self._wish = wish
-        self._after = after
+        self._after = self._known = after
+        self._said_up_to_date = False
         self._tail = tail
 
     def start(self) -> None:
         if not self._begin(_SSE):
             return
         self._feed.follow(self._tail, self)
-        if self._after == self._feed.now:
-            self._send(feed_control(self._feed.token(self._after), True))
+        self._say_how_far()
         self.stream_changed()
 
     def stream_changed(self) -> None:
@@ -219,6 +233,17 @@ class FeedEvents(EventResponse):
         self._after = event.end
         if event.data:
             self._conn.send(event.chunk if self._conn.is_chunked() else event.data)
+            self._known, self._said_up_to_date = self._after, event.end == event.now
+        else:
+            self._say_how_far()
+
+    def _say_how_far(self) -> None:
+        """Without entries a client hears when it is at the end, and when much was passed over: it comes back there, and
+        neither has us read all that again nor finds that the archive has gone on without it."""
+        is_at_end = self._after == self._feed.now
+        if (is_at_end and not self._said_up_to_date) or self._after - self._known >= _UNTOLD_MAX:
+            self._send(feed_control(self._feed.token(self._after), is_at_end))
+            self._known, self._said_up_to_date = self._after, is_at_end
 
     def _leave_followers(self) -> None:
         self._feed.leave(self._tail, self)

@@ -21,7 +21,15 @@ from ..client.operations import succeed
 from ..client.retry import Retry
 from ..client.steps import Emit, Flow, call, next_chunk
 from ..client.sync.driver import Driver
-from ..client.wire import CONTENT_TYPE, JSON, Answer, Request, bucket_url
+from ..client.wire import (
+    CONTENT_TYPE,
+    JSON,
+    STREAM_NEXT_POSITION,
+    STREAM_UP_TO_DATE,
+    Answer,
+    Request,
+    bucket_url,
+)
 from .options import Selection, Server
 from .plan import Committed, FeedPage, LastCommitted, Listing, Plan, StagedPart
 from .schema import ARROW_SCHEMA
@@ -108,7 +116,7 @@ class Asker(AbstractContextManager["Asker"]):
             params |= {"live": "long-poll", "timeout_ms": str(wait_ms)}
         answer = self._ask(Request("GET", f"{self._streams}/feed", params))
         if answer.status == 204:
-            return FeedPage([], answer.header("stream-next-position") or after, True)
+            return FeedPage([], answer.header(STREAM_NEXT_POSITION) or after, answer.says(STREAM_UP_TO_DATE))
         return _decoded(answer, FeedPage)
 
     def plan(self, extent: Extent) -> Plan:

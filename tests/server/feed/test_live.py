@@ -2,10 +2,12 @@
 
 import base64
 import json
+import queue
 import threading
 import time
 
 import httpx
+import pytest
 from tests.server.feed.bucket import Bucket, names
 from tests.server.settling import settle
 
@@ -35,6 +37,82 @@ def test_a_long_poll_whose_time_is_up(bucket):
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["Stream-Up-To-Date"] == "true"
     assert bucket.kinds(after=answer.headers["Stream-Next-Position"]) == []
+
+
+def test_a_long_poll_outlasts_checkpoints_and_changes_that_are_not_wanted(client):
+    bucket, other = Bucket(client, next(names)), Bucket(client, next(names))
+    bucket.create("a")
+    bucket.create("b")
+    for wanted, expected in (([], 204), ([b"x"], 200)):
+        other.create(f"elsewhere-{expected}")
+        answers = queue.SimpleQueue()
+        asking = threading.Thread(target=poll, args=(bucket, answers), daemon=True)
+        asking.start()
+        time.sleep(0.1)
+        other.append(f"elsewhere-{expected}", b"x")
+        settle(client)  # what the reader waits behind is archived now
+        time.sleep(0.2)
+        bucket.append("b", b"x")
+        for message in wanted:
+            settle(client)
+            bucket.append("a", message)
+        answer, waited_s = answers.get(timeout=10)
+        asking.join()
+        assert answer.status_code == expected, answer.text
+        assert wanted or waited_s >= 1.5
+        if wanted:
+            assert [entry["stream"] for entry in answer.json()["entries"]] == ["a"]
+
+
+def poll(bucket, answers):
+    begun = time.monotonic()
+    with httpx.Client(base_url=bucket.client.base_url, timeout=20) as own:
+        query = {"after": "now", "prefix": "a", "live": "long-poll", "timeout_ms": 1500}
+        answer = own.get(f"{bucket.base}/streams/feed", params=query)
+    answers.put((answer, time.monotonic() - begun))
+
+
+@pytest.fixture(scope="module")
+def long_history(module_server):
+    """A bucket whose archive is in many chunks, more than are read for one page."""
+    running = module_server({"checkpoint_age_s": 0.05, "merge_segments_min": 10_000})
+    with httpx.Client(base_url=running.url, timeout=20) as client:
+        bucket = Bucket(client, "long")
+        bucket.create("a")
+        for _ in range(30):
+            for _ in range(80):
+                bucket.append("a", b"x")
+            settle(client)
+        yield bucket
+
+
+def test_a_long_poll_on_a_long_history_ends_in_time(long_history):
+    answer = long_history.feed(after="earliest", prefix="nobody", live="long-poll", timeout_ms=0)
+    assert answer.status_code == 204
+    assert "Stream-Up-To-Date" not in answer.headers
+    reached = answer.headers["Stream-Next-Position"]
+    assert long_history.kinds(after=reached)
+    rest = long_history.feed(after=reached, prefix="nobody", live="long-poll", timeout_ms=0)
+    assert (rest.status_code, rest.headers["Stream-Up-To-Date"]) == (204, "true")
+    assert rest.headers["Stream-Next-Position"] == long_history.page(after="now")["next_position"]
+    unhurried = long_history.feed(after="earliest", prefix="nobody", live="long-poll", timeout_ms=500)
+    assert (unhurried.status_code, unhurried.headers["Stream-Up-To-Date"]) == (204, "true")
+
+
+def test_sse_says_how_far_it_is_while_nothing_is_wanted(long_history):
+    query = {"after": "earliest", "live": "sse", "prefix": "nobody"}
+    events = Events(long_history.client, f"{long_history.base}/streams/feed", query)
+    name, control, position = events.next()
+    assert (name, control) == ("control", {"nextPosition": position})  # there is more to look through
+    name, control, position = events.next()
+    assert (name, control) == ("control", {"nextPosition": position, "upToDate": True})
+    assert position == long_history.page(after="now")["next_position"]
+    for _ in range(1100):
+        long_history.append("a", b"x")
+    name, control, later = events.next()
+    assert (name, control["nextPosition"]) == ("control", later)
+    assert int(later.split(".")[1]) - int(position.split(".")[1]) >= 1000
+    events.close()
 
 
 class Events:
@@ -113,6 +191,24 @@ def test_sse_begins_with_a_control_event_when_there_is_nothing_to_send(bucket):
     events.close()
 
 
+def test_sse_from_behind_begins_with_a_control_event_when_nothing_there_is_wanted(bucket):
+    bucket.create("a")
+    bucket.create("b")
+    start = bucket.page(after="now")["next_position"]
+    bucket.append("b", b"x")
+    bucket.settle()
+    query = {"after": start, "live": "sse", "prefix": "a"}
+    events = Events(bucket.client, f"{bucket.base}/streams/feed", query)
+    name, control, position = events.next()
+    assert (name, control) == ("control", {"nextPosition": position, "upToDate": True})
+    assert bucket.kinds(after=position) == []
+    bucket.append("b", b"y")
+    bucket.append("a", b"z")
+    found, _ = events.entries(1)
+    assert [entry["stream"] for entry in found] == ["a"]
+    events.close()
+
+
 def test_many_followers_get_the_same_and_each_at_its_place(bucket):
     bucket.create("a")
     bucket.create("b")
@@ -123,7 +219,7 @@ def test_many_followers_get_the_same_and_each_at_its_place(bucket):
         Events(bucket.client, url, {"after": start if index % 2 else "now", "live": "sse", "prefix": prefix})
         for index, prefix in enumerate(["", "", "a", "b", "", ""])
     ]
-    for events in everyone[::2]:
+    for events in (*everyone[::2], everyone[3]):
         assert events.next()[0] == "control"
     for number in range(20):
         bucket.append("ab"[number % 2], b"%d" % number)
