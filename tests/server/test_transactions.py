@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -149,6 +150,38 @@ def test_a_large_part_comes_in_pieces_with_and_without_a_length(desk):
         assert desk.commit(f"etl/{version}", "0").status_code == 200
     for stream in {row[0] for row in rows}:
         assert desk.read(stream) == b"".join(value for name, value in rows if name == stream) * 2
+
+
+@contextlib.contextmanager
+def without_a_place_for_bodies(running):
+    bodies = running.data_dir / "objects" / "bodies"
+    away = bodies.with_name("away")
+    bodies.rename(away)
+    try:
+        yield
+    finally:
+        away.rename(bodies)
+
+
+@pytest.mark.parametrize("count", [1, 50_000])
+def test_a_part_that_cannot_be_written_is_refused_whatever_its_size(running, desk, count):
+    body = lines(*(("a", 1) for _ in range(count)))
+    with without_a_place_for_bodies(running):
+        refused = desk.stage("etl/1/0", body)
+        assert (refused.status_code, code(refused)) == (503, "body_not_stored")
+    assert desk.stage("etl/1/0", body).json()["messages"] == count
+    assert "Traceback" not in running.log()
+
+
+def test_a_large_part_of_a_committed_version_is_not_written(running, desk):
+    body = lines(*(("a", 1) for _ in range(50_000)))
+    assert desk.stage("etl/1/0", body).json()["duplicate"] is False
+    assert desk.commit("etl/1", "0").status_code == 200
+    with without_a_place_for_bodies(running):
+        assert desk.stage("etl/1/0", body).json()["duplicate"] is True
+        too_large = desk.stage("etl/1/0", b"x" * 9_000_000)
+        assert (too_large.status_code, code(too_large)) == (413, "body_too_large")
+    assert desk.client.get(f"{desk.root}/etl").json()["version"] == 1  # the connection is in order
 
 
 def test_tasks_stage_at_the_same_time(desk):

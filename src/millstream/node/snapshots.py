@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from ..engine.machine import Machine
 from ..engine.state import Stream
@@ -39,7 +39,7 @@ def remove_orphans(objects: LocalObjects, catalog: CatalogReader, machine: Machi
 
 async def snapshot_pieces(
     reader: Reader, objects: LocalObjects, stream: Stream, snapshot: Snapshot
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """The bytes of a stream's latest snapshot."""
     if snapshot.object is None:
         yield await reader.small_snapshot(stream, snapshot)
@@ -48,12 +48,14 @@ async def snapshot_pieces(
         source = await asyncio.to_thread(objects.open, snapshot.object)
     except FileNotFoundError:
         raise _replaced() from None
+    except OSError as error:
+        raise _unreadable(stream, error) from None
     with source:
         for at in range(0, snapshot.size, _PIECE):
             yield await _read(source, stream, at, min(_PIECE, snapshot.size - at))
 
 
-async def message_batches(reader: Reader, stream: Stream, start: int, end: int) -> AsyncIterator[list[bytes]]:
+async def message_batches(reader: Reader, stream: Stream, start: int, end: int) -> AsyncGenerator[list[bytes]]:
     """All messages from one boundary to another, a moderate number of bytes at a time."""
     while start < end:
         cut = await reader.messages(stream, start, min(_MESSAGES_BYTES, end - start))
@@ -65,8 +67,12 @@ async def _read(source: OpenObject, stream: Stream, at: int, size: int) -> bytes
     try:
         return await asyncio.to_thread(source.read, at, size)
     except OSError as error:
-        log.error("The snapshot of stream %s cannot be read: %s", stream.key, error)
-        raise Unavailable("The snapshot cannot be read from disk now; the server's log has more.") from None
+        raise _unreadable(stream, error) from None
+
+
+def _unreadable(stream: Stream, error: OSError) -> Unavailable:
+    log.error("The snapshot of stream %s cannot be read: %s", stream.key, error)
+    return Unavailable("The snapshot cannot be read from disk now; the server's log has more.")
 
 
 def _replaced() -> NotFound:

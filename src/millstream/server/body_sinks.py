@@ -41,7 +41,7 @@ class ObjectSink:
         objects: LocalObjects,
         name: str,
         bytes_max: int,
-        limit: str,
+        too_large: TooLarge,
         rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class ObjectSink:
         self._conn = conn
         self._bytes_max = bytes_max
         self._rest_s = rest_s  # how long to leave the machine to others between two slices
-        self._limit = limit  # the setting that bounds the body, for the error
+        self._too_large = too_large  # what is said to a body beyond that
         self._digest = blake2b(digest_size=DIGEST_BYTES)
         self._received: list[bytes] = []
         self._ahead = 0  # bytes received and not written
@@ -63,7 +63,7 @@ class ObjectSink:
         try:
             self._writer = objects.begin(name)
         except OSError as error:
-            raise _refused(error) from None
+            raise not_stored(error) from None
         ObjectSink._open += 1
 
     @property
@@ -76,9 +76,9 @@ class ObjectSink:
     def feed(self, data: bytes) -> bool:
         self.size += len(data)
         if self.size > self._bytes_max:
-            raise TooLarge(f"The body may have {self._bytes_max} bytes ({self._limit}).", code="body_too_large")
+            raise self._too_large
         if self._failure is not None:
-            raise _refused(self._failure)
+            raise not_stored(self._failure)
         self._received.append(data)
         self._ahead += len(data)
         if self._ahead >= _SLICE and self._storing is None:
@@ -139,7 +139,7 @@ class ObjectSink:
                 raise self._failure
             return await asyncio.to_thread(last)
         except OSError as error:
-            raise _refused(error) from None
+            raise not_stored(error) from None
         finally:
             self._let_go()
 
@@ -158,6 +158,24 @@ class ObjectSink:
         self._writer.abort()
 
 
-def _refused(error: OSError) -> Unavailable:
+class UnwantedSink:
+    """A `BodySink` for a body whose answer is known before it comes: it is read over, up to a limit."""
+
+    def __init__(self, bytes_max: int, too_large: TooLarge) -> None:
+        self._left = bytes_max
+        self._too_large = too_large
+
+    def feed(self, data: bytes) -> bool:
+        self._left -= len(data)
+        if self._left < 0:
+            raise self._too_large
+        return True
+
+    def abort(self) -> None:
+        """Nothing was taken."""
+
+
+def not_stored(error: OSError) -> Unavailable:
+    """The refusal of a body that the disk does not take."""
     log.error("A request body cannot be stored: %s", error)
     return Unavailable(f"The body cannot be stored ({error.strerror}). Try again.", code="body_not_stored")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import lru_cache
 from typing import Protocol
 
@@ -51,13 +52,14 @@ def compress(pieces: Sequence[Piece], encoding: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-async def compressed(pieces: AsyncIterator[Piece], encoding: bytes) -> AsyncIterator[Piece]:
-    """Pieces as they come, compressed in a thread."""
+async def compressed(pieces: AsyncGenerator[Piece], encoding: bytes) -> AsyncGenerator[Piece]:
+    """Pieces as they come, compressed in a thread. Who closes this closes them too."""
     packer = _packer(encoding)
-    async for piece in pieces:
-        packed = await asyncio.to_thread(packer.compress, piece)
-        if packed:
-            yield packed
+    async with aclosing(pieces):
+        async for piece in pieces:
+            packed = await asyncio.to_thread(packer.compress, piece)
+            if packed:
+                yield packed
     yield await asyncio.to_thread(packer.flush)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from ..model.commands import PublishSnapshot
 from ..model.errors import Conflict, NotFound, TooLarge, Unavailable
@@ -86,15 +87,17 @@ class SnapshotRoutes:
         trouble = self._node.trouble()
         if trouble is not None:
             raise Unavailable(trouble)
-        limit = self._settings.snapshot_bytes_max
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
-        rest_s = _Politeness(self._node).rest_s
-        return ObjectSink(conn, self._node.objects, new_object_name(), limit, "snapshot_bytes_max", rest_s)
+        limit, rest_s = self._settings.snapshot_bytes_max, _Politeness(self._node).rest_s
+        return ObjectSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
 
     def _check_size(self, size: int) -> None:
+        if size > self._settings.snapshot_bytes_max:
+            raise self._too_large()
+
+    def _too_large(self) -> TooLarge:
         limit = self._settings.snapshot_bytes_max
-        if size > limit:
-            raise TooLarge(f"A snapshot may have {limit} bytes (snapshot_bytes_max).", code="snapshot_too_large")
+        return TooLarge(f"A snapshot may have {limit} bytes (snapshot_bytes_max).", code="snapshot_too_large")
 
     async def _publish(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         self._check_size(len(request.body))
@@ -134,8 +137,7 @@ class SnapshotRoutes:
             conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
         snapshot = _latest(self._node.visible(key))
-        host = request.headers.get(h.HOST, b"")
-        conn.respond(307, latest_lines(host, request.path, snapshot.offset))
+        conn.respond(307, latest_lines(request.path, snapshot.offset))
 
     async def _read(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         stream = self._node.visible(key)
@@ -172,24 +174,28 @@ class SnapshotRoutes:
         self._node.renew(stream)
         boundary, end = new_boundary(), stream.tail
         lines = bootstrap_lines(stream, self._node.stream_id(stream.number), boundary, end)
-        pieces: AsyncIterator[Piece] = self._bootstrap_pieces(stream, boundary, end)
+        pieces = self._bootstrap_pieces(stream, boundary, end)
         if encoding is not None:
             lines += b"Content-Encoding: %b\r\n" % encoding
             pieces = compressed(pieces, encoding)
         await StreamedAnswer(conn, lines, pieces).send()
 
-    async def _bootstrap_pieces(self, stream: Stream, boundary: bytes, end: int) -> AsyncIterator[Piece]:
+    async def _bootstrap_pieces(self, stream: Stream, boundary: bytes, end: int) -> AsyncGenerator[Piece]:
         snapshot = stream.snapshot
-        content_type = DEFAULT_CONTENT_TYPE if snapshot is None else snapshot.content_type
-        yield part_start(boundary, content_type).removeprefix(b"\r\n")
-        start = stream.earliest
-        if snapshot is not None:
+        if snapshot is None:
+            start = stream.earliest
+            yield part_start(boundary, DEFAULT_CONTENT_TYPE).removeprefix(b"\r\n")
+        else:
             start = snapshot.offset
-            async for piece in snapshot_pieces(self._node.reader, self._node.objects, stream, snapshot):
-                yield piece
+            async with aclosing(snapshot_pieces(self._node.reader, self._node.objects, stream, snapshot)) as pieces:
+                first = await anext(pieces, b"")  # what cannot be read is refused before the answer begins
+                yield part_start(boundary, snapshot.content_type).removeprefix(b"\r\n") + first
+                async for piece in pieces:
+                    yield piece
         between = part_start(boundary, stream.content_type)
-        async for messages in message_batches(self._node.reader, stream, start, end):
-            yield between + between.join(messages)
+        async with aclosing(message_batches(self._node.reader, stream, start, end)) as batches:
+            async for messages in batches:
+                yield between + between.join(messages)
         yield multipart_end(boundary)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..model.errors import TransactionRefused
+from ..model.errors import TooLarge, TransactionRefused, Unavailable
 from ..node.clearing import clear_away
 from ..node.node import Node
 from ..node.staged_parts import BODIES
@@ -25,7 +25,7 @@ from ..protocol.http.extension.transactions import (
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE
 from ..storage.transactions import arrow
-from .body_sinks import ObjectSink
+from .body_sinks import ObjectSink, UnwantedSink, not_stored
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
@@ -37,8 +37,8 @@ _METHODS = {1: b"GET, HEAD, DELETE, OPTIONS", 2: b"GET, HEAD, POST, DELETE, OPTI
 class PartSink(ObjectSink):
     """Takes gigabytes as long as the node takes writes at all: the space that is left belongs to the journal."""
 
-    def __init__(self, conn: RequestReceiver, node: Node, name: str, bytes_max: int) -> None:
-        super().__init__(conn, node.objects, name, bytes_max, "staged_part_bytes_max")
+    def __init__(self, conn: RequestReceiver, node: Node, name: str, bytes_max: int, too_large: TooLarge) -> None:
+        super().__init__(conn, node.objects, name, bytes_max, too_large)
         self._transactions = node.transactions
 
     def feed(self, data: bytes) -> bool:
@@ -63,9 +63,11 @@ class TransactionRoutes:
         if path.part is None or path.version is None:
             return None
         is_arrow(request.headers, self._arrow_is_available)
-        self._transactions.admit(bucket, path.app, path.version, path.part)
         limit = self._settings.staged_part_bytes_max
-        return PartSink(conn, self._node, self._new_body(), limit)
+        too_large = TooLarge(f"A part may have {limit} bytes (staged_part_bytes_max).", code="body_too_large")
+        if not self._transactions.admit(bucket, path.app, path.version, path.part):
+            return UnwantedSink(limit, too_large)
+        return PartSink(conn, self._node, self._new_body(), limit, too_large)
 
     def serve(self, conn: HttpConnection, request: Request, bucket: str, rest: tuple[str, ...]) -> None:
         path = parse_path(bucket, rest)
@@ -104,8 +106,13 @@ class TransactionRoutes:
         if isinstance(request.sink, ObjectSink):
             await request.sink.complete()
             return request.sink.name
+        if isinstance(request.sink, UnwantedSink):
+            raise Unavailable("The application was forgotten while the part came. Stage it again.")
         name = self._new_body()
-        await asyncio.to_thread(self._node.objects.put, name, [request.body])
+        try:
+            await asyncio.to_thread(self._node.objects.put, name, [request.body])
+        except OSError as error:
+            raise not_stored(error) from None
         return name
 
     async def _commit_or_say_why(self, conn: HttpConnection, request: Request, path: TransactionPath) -> None:

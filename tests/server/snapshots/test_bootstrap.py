@@ -1,11 +1,15 @@
 """The bootstrap over HTTP (extension section 3)."""
 
+import asyncio
 import json
+import random
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.server.snapshots.words import EMPTY, append, code, hot_bytes, parts, publish, wait_for
+from tests.server.snapshots.words import EMPTY, MIB, append, code, hot_bytes, parts, publish, wait_for
+
+from millstream.server.compression import compressed
 
 # --- bootstrap
 
@@ -111,7 +115,49 @@ def test_snapshots_of_streams_with_a_slash_in_their_name(client):
     assert parts(client.get("/ds/flat/a%2Fb/bootstrap")) == [("application/x-state", b"state")]
 
 
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("path", ["bootstrap", f"snapshot/{6:020d}"])
+def test_a_snapshot_that_cannot_be_read_is_refused_before_the_answer_begins(running, client, stream, path, encoding):
+    folder = running.data_dir / "objects" / "snapshots"
+    before = set(folder.iterdir())
+    assert publish(client, stream, 6, b"x" * 2 * MIB).status_code == 204
+    (published,) = set(folder.iterdir()) - before
+    content = published.read_bytes()
+    published.unlink()
+    replaced = client.get(f"{stream}/{path}", headers={"accept-encoding": encoding})
+    assert (replaced.status_code, code(replaced)) == (404, "no_such_snapshot")
+    published.mkdir()
+    unreadable = client.get(f"{stream}/{path}", headers={"accept-encoding": encoding})
+    assert (unreadable.status_code, code(unreadable)) == (503, "unavailable")
+    published.rmdir()
+    published.symlink_to(published)  # it cannot even be opened
+    unreadable = client.get(f"{stream}/{path}", headers={"accept-encoding": encoding})
+    assert (unreadable.status_code, code(unreadable)) == (503, "unavailable")
+    published.unlink()
+    published.write_bytes(content)
+    assert client.get(f"{stream}/{path}").status_code == 200
+
+
 # --- compression
+
+
+def test_who_stops_to_read_compressed_pieces_closes_what_they_are_made_of():
+    is_closed = []
+
+    async def source():
+        try:
+            while True:
+                yield random.randbytes(100_000)
+        finally:
+            is_closed.append(True)
+
+    async def read_one():
+        pieces = compressed(source(), b"gzip")
+        assert await anext(pieces)
+        await pieces.aclose()
+        assert is_closed
+
+    asyncio.run(read_one())
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])

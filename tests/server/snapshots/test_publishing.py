@@ -18,7 +18,7 @@ def test_a_snapshot_is_published_found_and_read(client, stream):
 
     latest = client.get(f"{stream}/snapshot")
     assert latest.status_code == 307
-    assert latest.headers["location"].endswith(f"{stream}/snapshot/{6:020d}")
+    assert latest.headers["location"] == f"{stream}/snapshot/{6:020d}"  # whatever a proxy has made of scheme and host
     read = client.get(latest.headers["location"])
     assert (read.status_code, read.content) == (200, b"\x00one two")
     assert read.headers["content-type"] == "application/x-state"
@@ -153,7 +153,7 @@ def test_too_large_is_refused_and_leaves_nothing(running, client, stream, chunke
     body = b"x" * (8 * MIB + 1)
     try:
         answer = publish(client, stream, 6, chunks(body) if chunked else body)
-        assert answer.status_code == 413
+        assert (answer.status_code, code(answer)) == (413, "snapshot_too_large")
     except httpx.WriteError:
         pass  # refused before all of it was sent
     assert client.get(f"{stream}/snapshot").status_code == 404

@@ -57,10 +57,10 @@ def snapshot_lines(stream: StreamRecord, snapshot: Snapshot, stream_id: str) -> 
     )
 
 
-def latest_lines(host: bytes, path: bytes, offset: int) -> bytes:
-    """The redirect to the latest snapshot; `path` is that of the request."""
-    return b"Location: http://%b%b/%020d\r\nStream-Snapshot-Offset: %020d\r\n%b" % (
-        host,
+def latest_lines(path: bytes, offset: int) -> bytes:
+    """The redirect to the latest snapshot; `path` is that of the request. Without scheme and host, which a proxy may
+    have changed: RFC 9110 section 10.2.2."""
+    return b"Location: %b/%020d\r\nStream-Snapshot-Offset: %020d\r\n%b" % (
         path.rstrip(b"/"),
         offset,
         offset,
