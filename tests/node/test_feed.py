@@ -10,12 +10,12 @@ import random
 import pytest
 
 from millstream.model.commands import Body
-from millstream.model.errors import BadRequest, CorruptData, NotFound, PositionGone, TooMany
+from millstream.model.errors import BadRequest, CorruptData, NotFound, PositionGone, TooMany, Unavailable
 from millstream.model.positions import Position
 from millstream.node import leases as leases_module
 from millstream.node.archiving import choose
 from millstream.node.bulk import Bounds
-from millstream.node.leases import LeaseBook, held_now
+from millstream.node.leases import Held, LeaseBook, held_now
 from millstream.storage.archive.rows import selected
 from millstream.storage.catalog.archives import ArchiveUse
 
@@ -174,7 +174,7 @@ async def test_a_plan_stays_readable_over_merges_and_drops(tmp_path):
         rows = [row for r in plan.ranges for part in rig.node.bulk.rows(plan, r) for row in selected(*part)]
         assert len(rows) == 40
         assert len(rig.archives()) >= 4
-        rig.node.leases.give_back(plan.lease.id)
+        rig.node.leases.give_back("box", plan.lease.id)
         rig.drop_archive(bytes_max=0)
         assert rig.archives() == []
 
@@ -373,22 +373,22 @@ def test_leases_hold_objects_expire_and_survive_a_restart(tmp_path):
     now = [1000]
     book = LeaseBook(tmp_path, lease_s=10, now_ms=lambda: now[0])
     assert held_now(tmp_path, 1000).segments_below == 0
-    lease = book.take()
+    lease = book.take("box")
     assert held_now(tmp_path, now[0]).segments_below > 10**12
     book.settle(lease, 5, 7)
-    other = book.settle(book.take(), 3, 9)
+    other = book.settle(book.take("box"), 3, 9)
     held = held_now(tmp_path, now[0])
     assert (held.segments_below, held.archives_below) == (5, 9)
     again = LeaseBook(tmp_path, lease_s=10, now_ms=lambda: now[0])
     now[0] = 9_000
-    assert again.renew(lease.id).expires_at_ms == 19_000
+    assert again.renew("box", lease.id).expires_at_ms == 19_000
     now[0] = 12_000
     assert held_now(tmp_path, now[0]).archives_below == 7
     with pytest.raises(NotFound):
-        again.renew(other.id)
-    again.give_back(lease.id)
+        again.renew("box", other.id)
+    again.give_back("box", lease.id)
     with pytest.raises(NotFound):
-        again.give_back(lease.id)
+        again.give_back("box", lease.id)
     again.drop(lease)
     assert again.count == 0
     assert held_now(tmp_path, now[0]).segments_below == 0
@@ -400,16 +400,42 @@ def test_a_lost_book_of_leases_is_an_empty_one(tmp_path):
     assert LeaseBook(tmp_path, lease_s=10, now_ms=lambda: 0).count == 0
 
 
+def test_a_lease_that_cannot_be_written_is_none(tmp_path, caplog):
+    book = LeaseBook(tmp_path, lease_s=10, now_ms=lambda: 0)
+    lease = book.settle(book.take("box"), 5, 7)
+    in_the_way = tmp_path / f".tmp-{leases_module.FILE}"
+    in_the_way.mkdir()
+    for change in (lambda: book.take("box"), lambda: book.settle(lease, 1, 1), lambda: book.renew("box", lease.id)):
+        with pytest.raises(Unavailable, match="lease"):
+            change()
+    assert book.count == 1
+    assert held_now(tmp_path, 0) == Held(5, 7)
+    book.give_back("box", lease.id)  # it ends when its time is over
+    assert book.count == 0
+    assert "cannot be given back" in caplog.text
+    in_the_way.rmdir()
+    assert book.renew("box", book.take("box").id)
+
+
+def test_a_lease_belongs_to_its_bucket(tmp_path):
+    book = LeaseBook(tmp_path, lease_s=10, now_ms=lambda: 0)
+    lease = book.take("box")
+    for change in (book.renew, book.give_back):
+        with pytest.raises(NotFound):
+            change("other", lease.id)
+    assert book.renew("box", lease.id) == lease
+
+
 def test_leases_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(leases_module, "LEASES_MAX", 2)
     now = [0]
     book = LeaseBook(tmp_path, lease_s=10, now_ms=lambda: now[0])
-    book.take()
-    book.take()
+    book.take("box")
+    book.take("box")
     with pytest.raises(TooMany):
-        book.take()
+        book.take("box")
     now[0] = 20_000
-    book.take()
+    book.take("box")
 
 
 async def test_a_failed_plan_leaves_no_lease(tmp_path):

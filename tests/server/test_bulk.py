@@ -403,6 +403,47 @@ def test_leases_are_renewed_given_back_and_expire(client):
         assert (gone.status_code, gone.json()["error"]["code"]) == (404, "lease_not_found")
 
 
+def test_a_lease_is_asked_for_under_its_own_bucket(client):
+    bucket, _ = filled(client)
+    client.put("/v1/stream/elsewhere/a", content=b"x")
+    lease = get_plan(client, bucket)["lease"]
+    for strange, code in (("elsewhere", "lease_not_found"), ("nowhere", "bucket_not_found")):
+        for method in ("POST", "DELETE"):
+            answer = client.request(method, f"/ds/{strange}/streams/leases/{lease['id']}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, code)
+    assert client.post(lease["url"].removeprefix("/ds")).status_code == 200
+    assert client.delete(lease["url"]).status_code == 204
+
+
+def test_without_a_lease_nothing_is_read_by_name(server):
+    running = server()
+    with httpx.Client(base_url=running.url, timeout=20) as client:
+        client.put("/v1/stream/box/a", content=b"x", headers=TEXT)
+        in_the_way = running.data_dir / ".tmp-leases.json"
+        in_the_way.mkdir()
+        for route in ("messages", "plan"):
+            refused = client.get(f"/ds/box/streams/{route}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        in_the_way.rmdir()
+        assert len(lines(client, "box")[0]) == 1
+        assert "millstream_read_leases 0" in client.get("/metrics").text
+    assert "Traceback" not in running.log()
+
+
+def test_bounded_reads_follow_each_other(either):
+    bucket, expected = filled(either)
+    settle(either)
+    rows, now = lines(either, bucket)
+    found, after, steps = [], "earliest", 0
+    while after != now:
+        part, after = lines(either, bucket, after=after, until=now, max_messages=7)
+        found += part
+        steps += 1
+    assert by_stream(as_arrow(found)) == expected
+    assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, rows))
+    assert steps > 1
+
+
 def test_a_plan_outlives_merges_and_restarts(server):
     running = server({"checkpoint_age_s": 0.05, "merge_segments_min": 2, "lease_s": 60})
     with httpx.Client(base_url=running.url, timeout=20) as client:

@@ -150,17 +150,17 @@ class Bulk:
         if after > until:
             raise BadRequest("until lies before after. Swap them, or leave until out.", code="bad_position")
         now = self._feed.now
-        lease = self.leases.take()
+        lease = self.leases.take(bucket)
         try:
             survey = await self._look(bucket, prefix, after, until)
             lease = self.leases.settle(lease, survey.segments_below, survey.archives_below)
             until = await asyncio.to_thread(self._reach, survey, until, bounds)
+            ranges = _ranges(survey, until)
+            streams = {r.stream: survey.streams[r.stream] for r in ranges if isinstance(r, SegmentRange)}
+            rows = _gaps(survey, after, until)
         except BaseException:
             self.leases.drop(lease)
             raise
-        ranges = _ranges(survey, until)
-        streams = {r.stream: survey.streams[r.stream] for r in ranges if isinstance(r, SegmentRange)}
-        rows = _gaps(survey, after, until)
         return Plan(bucket, prefix, after, until, until == now, lease, streams, survey.gone, rows, ranges)
 
     async def _look(self, bucket: str, prefix: str, after: int, until: int) -> _Survey:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..model.errors import NotFound, TooMany
+from ..model.errors import NotFound, TooMany, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class Lease(msgspec.Struct, frozen=True):
     expires_at_ms: int
     segments_below: int = _EVERYTHING  # numbers of the objects that are held
     archives_below: int = _EVERYTHING
+    bucket: str = ""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -50,47 +51,64 @@ class LeaseBook:
         self._now_ms = now_ms
         self._leases = {lease.id: lease for lease in _read(self._path)}
 
-    def take(self) -> Lease:
+    def take(self, bucket: str) -> Lease:
         self._forget_expired()
         if len(self._leases) >= LEASES_MAX:
             raise TooMany(
                 f"There are {LEASES_MAX} read leases. Give back those you no longer need, or wait.",
                 code="too_many_leases",
             )
-        return self._put(Lease(secrets.token_hex(8), self._now_ms() + self._lease_ms))
+        return self._put(Lease(secrets.token_hex(8), self._now_ms() + self._lease_ms, bucket=bucket))
 
     def settle(self, lease: Lease, segments_below: int, archives_below: int) -> Lease:
         """What was found lies in objects below these numbers."""
         return self._put(msgspec.structs.replace(lease, segments_below=segments_below, archives_below=archives_below))
 
-    def renew(self, lease_id: str) -> Lease:
+    def renew(self, bucket: str, lease_id: str) -> Lease:
         self._forget_expired()
-        lease = self._leases.get(lease_id)
-        if lease is None:
-            raise NotFound("There is no such lease, or it has expired. Ask for a new plan.", code="lease_not_found")
-        return self.keep(lease)
+        return self.keep(self._lease(bucket, lease_id))
 
     def keep(self, lease: Lease) -> Lease:
         """Renew a lease that one holds oneself, late as it may be."""
         return self._put(msgspec.structs.replace(lease, expires_at_ms=self._now_ms() + self._lease_ms))
 
     def drop(self, lease: Lease) -> None:
-        """Give back a lease that may have expired meanwhile."""
+        """Give back a lease that may have expired meanwhile. Where the book cannot be written, it ends when its time
+        is over."""
         if self._leases.pop(lease.id, None) is not None:
-            self._write()
+            try:
+                self._write()
+            except OSError as error:
+                log.error("A read lease cannot be given back before it expires: %s", error)
 
-    def give_back(self, lease_id: str) -> None:
-        if self._leases.pop(lease_id, None) is None:
-            raise NotFound("There is no such lease, or it has expired.", code="lease_not_found")
-        self._write()
+    def give_back(self, bucket: str, lease_id: str) -> None:
+        self.drop(self._lease(bucket, lease_id))
 
     @property
     def count(self) -> int:
         return len(self._leases)
 
+    def _lease(self, bucket: str, lease_id: str) -> Lease:
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.bucket != bucket:
+            raise NotFound("There is no such lease, or it has expired. Ask for a new plan.", code="lease_not_found")
+        return lease
+
     def _put(self, lease: Lease) -> Lease:
+        former = self._leases.get(lease.id)
         self._leases[lease.id] = lease
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            if former is None:
+                del self._leases[lease.id]
+            else:
+                self._leases[lease.id] = former
+            log.error("A read lease cannot be written: %s", error)
+            raise Unavailable(
+                f"The read lease cannot be written ({error.strerror}), and without it what is read could be deleted "
+                "meanwhile. Try again."
+            ) from None
         return lease
 
     def _forget_expired(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Protocol
 from urllib.parse import quote
 
@@ -74,7 +74,7 @@ class BulkRoutes:
         self, conn: HttpConnection, bucket: str, query: BulkQuery, writer: RowWriter, encoding: bytes | None
     ) -> None:
         after, until = await self._range(bucket, query)
-        plan = await self._bulk.plan(bucket, query.prefix, after, until)
+        plan = await self._bulk.plan(bucket, query.prefix, after, until, _bounds(query))
         lines = b"Content-Type: %b\r\n" % writer.content_type.encode()
         lines += b"Stream-Next-Position: %b\r\n" % self._node.feed.token(plan.until).encode()
         if plan.up_to_date:
@@ -88,7 +88,7 @@ class BulkRoutes:
         finally:
             self._bulk.leases.drop(plan.lease)
 
-    async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncIterator[Piece]:
+    async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncGenerator[Piece]:
         """The rows of a plan, a portion at a time; the next one is made, in a thread, while this one is sent."""
         portions = self._portions(plan, writer)
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class BulkRoutes:
 
     async def _plan(self, conn: HttpConnection, bucket: str, query: BulkQuery) -> None:
         after, until = await self._range(bucket, query)
-        plan = await self._bulk.plan(bucket, query.prefix, after, until, Bounds(query.max_bytes, query.max_messages))
+        plan = await self._bulk.plan(bucket, query.prefix, after, until, _bounds(query))
         if conn.request is None:
             self._bulk.leases.drop(plan.lease)
             return
@@ -188,12 +188,17 @@ class BulkRoutes:
         )
 
     def serve_lease(self, conn: HttpConnection, request: Request, bucket: str, lease_id: str) -> None:
+        self._node.bucket(bucket)
         if request.method == b"POST":
-            lease = self._bulk.leases.renew(lease_id)
+            lease = self._bulk.leases.renew(bucket, lease_id)
             conn.respond(200, _JSON + NO_STORE, [json_body(_lease_body(bucket, lease))])
         else:
-            self._bulk.leases.give_back(lease_id)
+            self._bulk.leases.give_back(bucket, lease_id)
             conn.respond(204, NO_STORE)
+
+
+def _bounds(query: BulkQuery) -> Bounds:
+    return Bounds(query.max_bytes, query.max_messages)
 
 
 def _lease_body(bucket: str, lease: Lease) -> LeaseBody:
