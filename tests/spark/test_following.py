@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.spark.conftest import ARCHIVING, SEGMENTS_ONLY, Bucket
 
+from millstream.spark import stream as stream_module
 from millstream.spark.asking import Asker
 from millstream.spark.errors import DataLoss
 from millstream.spark.options import stream_read_options
@@ -331,6 +332,19 @@ def test_available_now_with_limits_ends_where_blocks_and_archive_go_on(server, q
             following.restart()
             rows = [row for batch in following.batches() for row in batch]
             assert values(rows) == written[40:]
+
+
+def test_available_now_does_not_end_among_what_other_streams_did(bucket, query, monkeypatch):
+    """Spark ends such a query at the first asking without news, and would begin it at the same place again."""
+    monkeypatch.setattr(stream_module, "_PAGE", 2)
+    monkeypatch.setattr(stream_module, "_PAGES_PER_ASKING", 3)
+    made = bucket()
+    made.create("other", *(b"%d" % number for number in range(20)))
+    made.create("wanted", b"here")
+    following = query(made, startingOffsets="earliest", subscribePattern="wan.*")
+    following.reader.prepareForTriggerAvailableNow()
+    assert values(following.batch()) == [b"here"]
+    assert following.batch() is None
 
 
 def wait_until_merged(made: Bucket, messages: int) -> None:

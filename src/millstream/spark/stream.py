@@ -16,6 +16,7 @@ repeat the first batch; `began` and the others stand in the end of that batch, s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -119,7 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = position
         if self._nothing_until is not None and sequence_of(self._nothing_until) > sequence_of(position):
             after = self._nothing_until
-        for _ in range(_PAGES_PER_ASKING):
+        # An asking without news ends `Trigger.AvailableNow`: it looks through everything that it is to read.
+        for _ in range(_PAGES_PER_ASKING) if self._target is None else count():
             if self._target is not None and sequence_of(after) >= sequence_of(self._target):
                 return None
             try:
