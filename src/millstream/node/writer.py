@@ -109,8 +109,8 @@ class Writer:
         if len(changes) == before:
             self._answer_undecided(batch, done, answer)
             return type(answer) is Receipt
-        for index in range(before, len(changes)):
-            encode_into(changes[index][1], batch.buffer, -1)
+        for _, fact in changes[before:]:
+            encode_into(fact, batch.buffer, -1)
         batch.waiters.append((done, answer))
         self._queued(batch)
         return True

@@ -108,7 +108,7 @@ class RequestReceiver(asyncio.Protocol):
         self.request: Request | None = None  # the one being served
         self.cors = b""
         self.live: LiveRead | None = None
-        self.deadline = listener.now + listener.settings.idle_timeout_s
+        self.deadline = listener.idle_until
         self._begun = False  # a request is arriving
         self._head_size = 0  # what has arrived with its head; of a chunk that it shares with others, nothing
         self._chunk = 0
@@ -150,13 +150,13 @@ class RequestReceiver(asyncio.Protocol):
         if self._lingering or self._closing or self._rejection is not None:
             return
         is_fresh = not self._begun and self._patience > 0
-        if is_fresh and not self.busy and not self.paused and not self._queue and self._serve_known(data):
-            return
+        if is_fresh and not self.busy and not self.paused and self._serve_known(data):
+            return  # nothing is queued either: that would be served, or wait for a pause to end
         self._chunk = len(data)
         self._shares_chunk = False
         if not self._begun:
             if not self.busy:
-                self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
+                self.deadline = self._listener.idle_until
         elif not self.receiving:
             self._head_size += self._chunk
         try:
@@ -281,7 +281,7 @@ class RequestReceiver(asyncio.Protocol):
             self._reject_large_body()
         elif self._body_size - self._progress >= _BODY_PROGRESS:
             self._progress = self._body_size
-            self.deadline = listener.now + listener.settings.idle_timeout_s
+            self.deadline = listener.idle_until
 
     def _takes(self, size: int) -> bool:
         """Whether there is room for more of a body; it is counted then, until `finish` or a refusal."""
@@ -335,7 +335,7 @@ class RequestReceiver(asyncio.Protocol):
         self._progress += len(data)
         if self._progress >= _BODY_PROGRESS:
             self._progress = 0
-            self.deadline = listener.now + listener.settings.idle_timeout_s
+            self.deadline = listener.idle_until
         try:
             takes_more = sink.feed(data)
         except MillstreamError as error:
@@ -347,7 +347,7 @@ class RequestReceiver(asyncio.Protocol):
     def resume_body(self) -> None:
         """The sink takes more."""
         if self._transport is not None and not self._transport.is_closing():
-            self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
+            self.deadline = self._listener.idle_until
             self._transport.resume_reading()
 
     def _expect(self, value: bytes) -> None:
