@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 QUEUE_MAX = 32  # pipelined requests before reading pauses
 _BODY_PROGRESS = 64 << 10  # a body must bring this much to earn more time
-_PATIENCE_MAX = 64  # requests in a row that resemble no known one, until a connection's are no longer looked up
+_PATIENCE_MAX = 64  # requests in a row that resemble no known one, until a connection's are not looked up for a while
+_PAUSE = 256  # requests of such a connection that go to the parser at once
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -173,6 +174,8 @@ class RequestReceiver(asyncio.Protocol):
                 self._reject_large_head()
         elif is_fresh and whole is not None:
             self._listener.heads.learn(data, whole)
+        if self._patience <= 0:
+            self._patience = self._patience - 1 if self._patience > -_PAUSE else 1
 
     def _serve_known(self, data: bytes) -> bool:
         """Serve a request whose header lines are known, without the parser: it stands between two requests."""
