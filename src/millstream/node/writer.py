@@ -112,7 +112,8 @@ class Writer:
         for _, fact in changes[before:]:
             encode_into(fact, batch.buffer, -1)
         batch.waiters.append((done, answer))
-        self._queued(batch)
+        if self._flying is None or len(batch.buffer) >= self._batch_bytes_max:
+            self._queued(batch)
         return True
 
     def _answer_undecided(self, batch: Batch, done: Done, answer: Answer) -> None:
