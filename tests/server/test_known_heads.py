@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httptools
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from millstream.model.names import key_of_flat_path
 from millstream.protocol.http.requests import PlainAppend, Request, append_command
 from millstream.server.guard import Guard
+from millstream.server.http_listener import HttpListener
 from millstream.server.known_heads import KnownHeads
 from millstream.server.settings import Settings
 
@@ -179,6 +182,42 @@ def test_a_request_without_a_body_is_known_as_a_whole():
     assert first is not None
     assert heads.recall(message(target=b"/s?offset=2")) is first
     assert heads.recall(message(target=b"/s?offset=3")) is not first
+
+
+def test_a_connection_that_seldom_repeats_itself_is_looked_at_again_after_a_while():
+    asyncio.run(_repeat_seldom())
+
+
+async def _repeat_seldom() -> None:
+    listener = HttpListener(Settings(listen="127.0.0.1:0"))
+    host, port = await listener.start()
+    known: list[bool] = []
+
+    def recall(data: bytes, recall=listener.heads.recall) -> Request | None:
+        request = recall(data)
+        known.append(request is not None)
+        return request
+
+    listener.heads.recall = recall
+    reader, writer = await asyncio.open_connection(host, port)
+
+    async def looked_up(lines: bytes) -> list[bool]:
+        known.clear()
+        writer.write(message(target=b"/healthz", lines=b"Host: localhost\r\n" + lines))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head
+        assert await reader.readexactly(3) == b"ok\n"
+        return known
+
+    for number in range(64):
+        assert await looked_up(b"X-Id: %d\r\n" % number) == [False]
+    for _ in range(256):
+        assert await looked_up(b"") == []
+    answers = [list(await looked_up(b"")) for _ in range(260)]
+    assert answers[0] == [False]  # and learnt
+    assert answers[-1] == [True]
+    writer.close()
+    await listener.stop()
 
 
 # --- plain appends --------------------------------------------------------------------------------------

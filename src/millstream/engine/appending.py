@@ -24,7 +24,7 @@ from ..model.ids import U64_MAX, MessageId
 from ..model.media import media_type
 from ..model.positions import format_stream_id
 from ..model.records import StreamRecord
-from ..model.replies import Outcome, Receipt
+from ..model.replies import APPENDED, Outcome, Receipt
 from .state import Stream
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     tail = stream.pending.tail
     last_id = (fact.id_ms, fact.id_seq if body.lengths is None else fact.id_seq + len(body.lengths) - 1)
     if producer is None:
-        return Receipt(Outcome.APPENDED, fact.stream, tail, command.closes, view.content_type, None, None, last_id)
+        return Receipt(APPENDED, fact.stream, tail, command.closes, view.content_type, None, None, last_id)
     return Receipt(
-        Outcome.APPENDED, fact.stream, tail, command.closes, view.content_type, producer.epoch, producer.seq, last_id
+        APPENDED, fact.stream, tail, command.closes, view.content_type, producer.epoch, producer.seq, last_id
     )
 
 
@@ -86,7 +86,7 @@ def appended(
         view.tail,
         id_ms,
         id_seq,
-        b"" if body.upload is not None else body.payload,
+        body.payload,
         body.lengths,
         closes,
         producer,

@@ -403,13 +403,15 @@ class Machine:
         """The catalog has everything up to the last cut."""
         self.saving_keys = NewKeys()
 
-    def checkpointed(self, stream: Stream, sequence: int) -> None:
-        """The catalog and the segments have all of the stream's changes up to `sequence`."""
-        self._hot.drop_through(stream, sequence)
+    def checkpointed(self, stream: Stream, sequence: int, at_most: int = 1 << 60) -> int:
+        """The catalog and the segments have all of the stream's changes up to `sequence`: let go of what that spares,
+        so many messages at most. How many went."""
+        dropped = self._hot.drop_through(stream, sequence, at_most)
         if stream.snapshot_hot is not None and stream.snapshot_hot[0] <= sequence:
             self._hot.hold_snapshot(stream, None)
         if stream.deleted and stream.changed <= sequence and self.streams.get(stream.key) is stream:
             del self.streams[stream.key]
+        return dropped
 
     def bucket_checkpointed(self, bucket: Bucket, sequence: int) -> None:
         if bucket.changed > sequence or bucket.inflight or self.buckets.get(bucket.name) is not bucket:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from email.utils import formatdate
 
@@ -45,12 +46,13 @@ class HttpListener:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()  # good to a tick: deadlines need no more
+        self.idle_until = self.now + settings.idle_timeout_s  # for whoever has just been heard of
         self.node: Node | None = None  # None until recovery is done
         self.submit: Submit | None = None  # the node's
         self.incarnation = 0  # of its streams
         self.s3p: S3pListener | None = None  # for the metrics
         self.inflight_bytes = 0
-        self.answered: dict[tuple[bytes, int], int] = {}
+        self.answered: defaultdict[tuple[bytes, int], int] = defaultdict(int)  # by method and status
         self.common_lines = b""  # of every response
         self.appended_lines = b""  # how the answer to a plain append begins
         self._guard = Guard(settings)
@@ -125,10 +127,6 @@ class HttpListener:
     def forget(self, conn: HttpConnection) -> None:
         self._connections.discard(conn)
 
-    def count(self, method: bytes, status: int) -> None:
-        key = (method, status)
-        self.answered[key] = self.answered.get(key, 0) + 1
-
     def _serve_held(self) -> None:
         """Go on with what came while the node recovered; what waited too long is sent away."""
         held, self._held = self._held, []
@@ -146,6 +144,7 @@ class HttpListener:
         while True:
             await asyncio.sleep(_TICK_S)
             self.now = now = self.loop.time()
+            self.idle_until = now + self.settings.idle_timeout_s
             self._renew_common_lines()
             if self._held:
                 self._serve_held()
