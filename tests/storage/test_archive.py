@@ -216,8 +216,7 @@ def test_arrow_and_single_rows_say_the_same(seed, selection):
 def test_facts_in_memory_and_in_a_chunk_make_the_same_rows(seed):
     happened = history(50, seed)
     collected = RowCollector(NAMES)
-    for row in happened:
-        collected.taken(row)
+    collected.take(happened)
     everything = Selection(0, 1 << 40, gone={3: 20, 9: None})
     in_chunk = rows_of_chunk(Chunk(joined(encode_chunk("box", happened, NAMES))))
     assert plain(rows_of_facts("box", collected), everything) == plain(in_chunk, everything)

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from ...model.errors import CorruptData, UnknownFormat
+from ...model.facts import Appended
 from ..checksum import crc32
 from ..ports import ObjectStore
 from ..segments.segment import gathered
-from .chunk import ArchivedFact, Chunk, ChunkStream, encode_chunk
+from .chunk import Chunk, ChunkStream, Logged, encode_chunk
 
 FOLDER = "journal"
 VERSION = 1
@@ -68,14 +69,12 @@ class ArchiveBuilder:
         self._at = 0
 
     def write(
-        self, store: ObjectStore, buckets: Iterable[tuple[str, Iterable[ArchivedFact], Mapping[int, ChunkStream]]]
+        self, store: ObjectStore, buckets: Iterable[tuple[str, Iterable[Logged], Mapping[int, ChunkStream]]]
     ) -> int:
         """Store the object; its size. Each bucket comes once, with its facts in commit order and its streams' names."""
         return store.put(archive_name(self.archive), gathered(self._pieces(buckets)))
 
-    def _pieces(
-        self, buckets: Iterable[tuple[str, Iterable[ArchivedFact], Mapping[int, ChunkStream]]]
-    ) -> Iterator[bytes]:
+    def _pieces(self, buckets: Iterable[tuple[str, Iterable[Logged], Mapping[int, ChunkStream]]]) -> Iterator[bytes]:
         yield _HEAD.pack(_MAGIC, VERSION)
         self._at = _HEAD.size
         for bucket, happened, names in buckets:
@@ -85,23 +84,24 @@ class ArchiveBuilder:
         yield index
         yield _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
 
-    def _chunk(self, bucket: str, run: Sequence[ArchivedFact], names: Mapping[int, ChunkStream]) -> Iterator[bytes]:
+    def _chunk(self, bucket: str, run: Sequence[Logged], names: Mapping[int, ChunkStream]) -> Iterator[bytes]:
         chunk = encode_chunk(bucket, run, names)
-        span = (run[0].sequence, run[-1].sequence, run[-1].at_ms)
+        span = (run[0][0], *run[-1][:2])  # its first sequence, its last and that one's time
         self.rows.append(ChunkRow(bucket, self._at, chunk.size, *span, len(run), chunk.rows, chunk.payload_bytes))
         self._at += chunk.size
         yield from chunk.pieces
 
 
-def cut_into_chunks(happened: Iterable[ArchivedFact]) -> Iterator[list[ArchivedFact]]:
-    run: list[ArchivedFact] = []
+def cut_into_chunks(happened: Iterable[Logged]) -> Iterator[list[Logged]]:
+    run: list[Logged] = []
     size = 0
-    for row in happened:
-        added = _FACT_BYTES + len(getattr(row.fact, "payload", b""))
+    for logged in happened:
+        fact = logged[3]
+        added = _FACT_BYTES + len(fact.payload if type(fact) is Appended else getattr(fact, "payload", b""))
         if run and (size + added > CHUNK_BYTES or len(run) == _CHUNK_FACTS):
             yield run
             run, size = [], 0
-        run.append(row)
+        run.append(logged)
         size += added
     if run:
         yield run

@@ -20,6 +20,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from typing import NamedTuple
 
 from ...model.errors import CorruptData
@@ -84,9 +85,9 @@ def message_digest(offset: int, payload: bytes | memoryview) -> int:
 
 def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes]:
     """The block's bytes, in pieces."""
-    if len(columns.payloads) == 1:
-        return _encode_message(stream, first_offset, *columns)
     payloads, times, ids, id_seqs, sequences = columns
+    if len(payloads) == 1:
+        return encode_message(stream, first_offset, payloads[0], times[0], ids[0], id_seqs[0], sequences[0])
     base_ms, base_sequence = times[0], sequences[0]
     ids_are_times = ids == times
     base_id = base_ms if ids_are_times else min(ids)
@@ -99,32 +100,28 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
         _delta_column(sequences, base_sequence, sequences[-1]),
     ]
     body = b"".join([column for _, column in packed])
-    payload = payloads[0] if len(payloads) == 1 else b"".join(payloads)
+    payload, digest = b"".join(payloads), _digest(first_offset, payloads, lengths)
     checked = _CHECKED.pack(
         _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
-        len(payloads), len(body), len(payload), base_ms, base_id, base_sequence, _digest(first_offset, payloads),
+        len(payloads), len(body), len(payload), base_ms, base_id, base_sequence, digest,
     )  # fmt: skip
     crc = crc32(payload, crc32(body, crc32(checked)))
     return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
 
 
-def _encode_message(
-    stream: int, offset: int, payloads: list[bytes], times: list[int], ids: list[int], id_seqs: list[int],
-    sequences: list[int],
-) -> list[bytes]:  # fmt: skip
+def encode_message(
+    stream: int, offset: int, payload: bytes, at_ms: int, id_ms: int, id_seq: int, sequence: int
+) -> list[bytes]:
     """`encode_block` for a single message: with many quiet streams most blocks are that."""
-    payload, at_ms, id_ms, id_seq = payloads[0], times[0], ids[0], id_seqs[0]
     length = len(payload)
-    length_width, lengths = _column([length], length)
-    seq_width, seqs = _column(id_seqs, id_seq) if id_seq else (0, b"")
-    body = lengths + seqs
-    checked = _CHECKED.pack(
+    length_width, seq_width = _width(length), _width(id_seq)
+    columns = length.to_bytes(length_width, "little") + id_seq.to_bytes(seq_width, "little")
+    head = _CHECKED.pack(
         _IDS_ARE_TIMES if id_ms == at_ms else 0, bytes((length_width, 0, 0, seq_width, 0)), 0, stream, offset, 1,
-        len(body), length, at_ms, id_ms, sequences[0],
+        length_width + seq_width, length, at_ms, id_ms, sequence,
         blake2b(payload, digest_size=16, salt=_SALT.pack(offset, length)).digest(),
-    )  # fmt: skip
-    crc = crc32(payload, crc32(body, crc32(checked)))
-    return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
+    ) + columns  # fmt: skip
+    return [MAGIC + crc32(payload, crc32(head)).to_bytes(4, "little") + head, payload]
 
 
 class OpenBlock(NamedTuple):
@@ -212,12 +209,14 @@ def columns_of(block: Block) -> Columns:
     return Columns(payloads, list(block.times_ms), list(block.ids_ms), list(block.id_seqs), list(block.sequences))
 
 
-def _digest(first_offset: int, payloads: Sequence[bytes]) -> bytes:
-    total, offset = 0, first_offset
-    for payload in payloads:
-        total += message_digest(offset, payload)
-        offset += len(payload)
-    return (total & _DIGEST_MASK).to_bytes(16, "little")
+def _digest(first_offset: int, payloads: list[bytes], lengths: list[int]) -> bytes:
+    """The sum of `message_digest` over all of them; half of what a block costs, and so spelled for speed."""
+    salts = map(_SALT.pack, accumulate(lengths, initial=first_offset), lengths)
+    digests = [
+        blake2b(payload, digest_size=16, salt=salt).digest() for payload, salt in zip(payloads, salts, strict=True)
+    ]
+    halves = array("Q", b"".join(digests))
+    return (sum(halves[::2]) + (sum(halves[1::2]) << 64) & _DIGEST_MASK).to_bytes(16, "little")
 
 
 def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, bytes]:
@@ -227,12 +226,17 @@ def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, byte
 
 
 def _column(values: list[int], highest: int) -> tuple[int, bytes]:
-    if highest == 0:
-        return 0, b""
-    if highest < 1 << 8:
-        return 1, bytes(values)
-    width = 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
+    width = _width(highest)
+    if width <= 1:
+        return width, bytes(values) if width else b""
     return width, array(_CODES[width], values).tobytes()
+
+
+def _width(highest: int) -> int:
+    """How many bytes each number of a column takes."""
+    if highest < 1 << 8:
+        return 1 if highest else 0
+    return 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
 
 
 def _decode_column(data: memoryview, width: int, count: int) -> Sequence[int]:
