@@ -25,7 +25,9 @@ from millstream.model.codec import encode_facts
 from millstream.model.facts import Appended, SnapshotPublished
 from millstream.model.names import split_key
 from millstream.model.records import StreamRecord
+from millstream.node.archiving import ArchiveKeeper
 from millstream.node.checkpoint import Checkpointer
+from millstream.node.merging import Merger
 from millstream.storage.archive.object import read_chunk
 from millstream.storage.catalog import CatalogReader
 from millstream.storage.checksum import crc32
@@ -173,9 +175,24 @@ def checked(journal: list[Entry], disk: Disk) -> None:
                 assert disk.catalog.producer(number, name) == known
 
 
+def merge_all(checkpointer: Checkpointer, block_bytes: int) -> None:
+    """Merge whatever there is of segments and archive objects."""
+    limits = {"age_s": 1e12, "bytes_max": 1 << 60}
+    merger = Merger(checkpointer, segments_min=2, block_bytes=block_bytes)
+    keeper = ArchiveKeeper(checkpointer.catalog, checkpointer.objects, merge_min=2, **limits)
+    for work in (merger.step, keeper.merge):
+        for _ in range(30):
+            if not work():
+                break
+        else:
+            raise AssertionError("merging does not come to an end")
+    merger.collect()
+    keeper.collect()
+
+
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(2, 250), st.sampled_from((40, 300, 131072)))
-def test_a_checkpoint_keeps_what_the_journal_says(seed, length, block_bytes):
+def test_checkpoints_and_merges_keep_what_the_journal_says(seed, length, block_bytes):
     journal = told(seed, length)
     chance = random.Random(seed)
     with TemporaryDirectory() as folder:
@@ -185,6 +202,8 @@ def test_a_checkpoint_keeps_what_the_journal_says(seed, length, block_bytes):
         for end in sorted({*chance.sample(ends, min(len(ends), chance.choice((0, 2, 20)))), *ends[-1:]}):
             assert checkpointer.advance(end) == end
         disk = Disk(checkpointer, root)
+        checked(journal, disk)
+        merge_all(checkpointer, block_bytes)
         checked(journal, disk)
         disk.catalog.close()
         checkpointer.close()

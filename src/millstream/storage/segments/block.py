@@ -20,7 +20,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from ...model.errors import CorruptData
@@ -50,13 +50,6 @@ class Columns(NamedTuple):
     def part(self, start: int, end: int) -> Columns:
         payloads, times, ids, id_seqs, sequences = self
         return Columns(payloads[start:end], times[start:end], ids[start:end], id_seqs[start:end], sequences[start:end])
-
-    def extend(self, other: Columns) -> None:
-        self.payloads.extend(other.payloads)
-        self.times_ms.extend(other.times_ms)
-        self.ids_ms.extend(other.ids_ms)
-        self.id_seqs.extend(other.id_seqs)
-        self.sequences.extend(other.sequences)
 
 
 class Block(NamedTuple):
@@ -88,10 +81,28 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
     payloads, times, ids, id_seqs, sequences = columns
     if len(payloads) == 1:
         return encode_message(stream, first_offset, payloads[0], times[0], ids[0], id_seqs[0], sequences[0])
+    lengths = list(map(len, payloads))
+    digest = _digest(first_offset, payloads, lengths)
+    return _encode(stream, first_offset, lengths, times, ids, id_seqs, sequences, b"".join(payloads), digest)
+
+
+def join_blocks(blocks: Sequence[Block]) -> list[bytes]:
+    """Blocks of one stream that follow each other, as the bytes of one. No message is looked at: digests add up."""
+    lengths, times, ids, id_seqs, sequences = (
+        list(chain.from_iterable(columns)) for columns in zip(*[block[2:7] for block in blocks], strict=True)
+    )
+    payload, digest = b"".join([block.payload for block in blocks]), sum(block.digest for block in blocks)
+    first = blocks[0]
+    return _encode(first.stream, first.first_offset, lengths, times, ids, id_seqs, sequences, payload, digest)
+
+
+def _encode(
+    stream: int, first_offset: int, lengths: list[int], times: list[int], ids: list[int], id_seqs: list[int],
+    sequences: list[int], payload: bytes, digest: int,
+) -> list[bytes]:  # fmt: skip
     base_ms, base_sequence = times[0], sequences[0]
     ids_are_times = ids == times
     base_id = base_ms if ids_are_times else min(ids)
-    lengths = list(map(len, payloads))
     packed = [
         _column(lengths, max(lengths)),
         _delta_column(times, base_ms, times[-1]),
@@ -100,10 +111,10 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
         _delta_column(sequences, base_sequence, sequences[-1]),
     ]
     body = b"".join([column for _, column in packed])
-    payload, digest = b"".join(payloads), _digest(first_offset, payloads, lengths)
     checked = _CHECKED.pack(
         _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
-        len(payloads), len(body), len(payload), base_ms, base_id, base_sequence, digest,
+        len(lengths), len(body), len(payload), base_ms, base_id, base_sequence,
+        (digest & _DIGEST_MASK).to_bytes(16, "little"),
     )  # fmt: skip
     crc = crc32(payload, crc32(body, crc32(checked)))
     return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
@@ -200,23 +211,14 @@ def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[
     return first_offset, lengths, payload
 
 
-def columns_of(block: Block) -> Columns:
-    """The messages of a block, as `encode_block` takes them."""
-    payloads, at = [], 0
-    for length in block.lengths:
-        payloads.append(bytes(block.payload[at : at + length]))
-        at += length
-    return Columns(payloads, list(block.times_ms), list(block.ids_ms), list(block.id_seqs), list(block.sequences))
-
-
-def _digest(first_offset: int, payloads: list[bytes], lengths: list[int]) -> bytes:
+def _digest(first_offset: int, payloads: list[bytes], lengths: list[int]) -> int:
     """The sum of `message_digest` over all of them; half of what a block costs, and so spelled for speed."""
     salts = map(_SALT.pack, accumulate(lengths, initial=first_offset), lengths)
     digests = [
         blake2b(payload, digest_size=16, salt=salt).digest() for payload, salt in zip(payloads, salts, strict=True)
     ]
     halves = array("Q", b"".join(digests))
-    return (sum(halves[::2]) + (sum(halves[1::2]) << 64) & _DIGEST_MASK).to_bytes(16, "little")
+    return sum(halves[::2]) + (sum(halves[1::2]) << 64)
 
 
 def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, bytes]:

@@ -11,7 +11,7 @@ a catalog, for the doctor, and to rebuild the catalog.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -21,7 +21,7 @@ from ...model.errors import CorruptData, UnknownFormat
 from ...model.records import Extent
 from ..checksum import crc32
 from ..ports import ObjectStore
-from .block import Columns, encode_block, encode_message
+from .block import Block, Columns, encode_block, encode_message, join_blocks
 
 FOLDER = "segments"
 VERSION = 1
@@ -84,6 +84,11 @@ class SegmentBuilder:
         self._note(
             -stream, offset, encode_message(stream, offset, payload, at_ms, at_ms, 0, sequence), 1, sequence, at_ms
         )
+
+    def add_joined(self, stream: int, blocks: Sequence[Block]) -> None:
+        """Blocks of one stream that follow each other, as one."""
+        messages, last = sum(len(block.lengths) for block in blocks), blocks[-1]
+        self._note(stream, blocks[0].first_offset, join_blocks(blocks), messages, last.sequences[-1], last.times_ms[-1])
 
     def add_encoded(self, extent: Extent, block: bytes) -> None:
         """A block as it lies in another segment."""
