@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from millstream.model.codec import encode_facts
 from millstream.model.facts import Appended, SnapshotPublished
 from millstream.model.names import split_key
 from millstream.model.records import StreamRecord
+from millstream.node import archiving
 from millstream.node.archiving import ArchiveKeeper
 from millstream.node.checkpoint import Checkpointer
 from millstream.node.merging import Merger
@@ -191,8 +193,8 @@ def merge_all(checkpointer: Checkpointer, block_bytes: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seeds, st.integers(2, 250), st.sampled_from((40, 300, 131072)))
-def test_checkpoints_and_merges_keep_what_the_journal_says(seed, length, block_bytes):
+@given(seeds, st.integers(2, 250), st.sampled_from((40, 300, 131072)), st.sampled_from((0, 1 << 12, 1 << 19)))
+def test_checkpoints_and_merges_keep_what_the_journal_says(seed, length, block_bytes, chunk_bytes):
     journal = told(seed, length)
     chance = random.Random(seed)
     with TemporaryDirectory() as folder:
@@ -203,7 +205,9 @@ def test_checkpoints_and_merges_keep_what_the_journal_says(seed, length, block_b
             assert checkpointer.advance(end) == end
         disk = Disk(checkpointer, root)
         checked(journal, disk)
-        merge_all(checkpointer, block_bytes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(archiving, "CHUNK_BYTES", chunk_bytes)  # larger chunks are copied as they are
+            merge_all(checkpointer, block_bytes)
         checked(journal, disk)
         disk.catalog.close()
         checkpointer.close()

@@ -15,11 +15,15 @@ from ..model.errors import CorruptData
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import StreamRecord
-from ..storage.archive.chunk import ChunkStream, Logged
+from ..storage.archive.chunk import Chunk, ChunkStream, Logged
 from ..storage.archive.object import (
+    CHUNK_BYTES,
+    CHUNK_FACTS,
     FOLDER,
     ArchiveBuilder,
     ChunkRow,
+    Part,
+    StoredChunk,
     archive_name,
     archive_number,
     read_chunk,
@@ -59,7 +63,7 @@ class Archiver:
         size = builder.write(
             self._objects,
             (
-                (name, self._with_payloads(happened) if stored else happened, names)
+                Part(name, self._with_payloads(happened) if stored else happened, names)
                 for name, (happened, names) in sorted(buckets.items())
             ),
         )
@@ -207,10 +211,20 @@ class ArchiveKeeper:
             self._objects.delete(archive_name(number))
         return len(garbage)
 
-    def _rewritten(self, chunks: list[ArchivedChunk]) -> Iterator[tuple[str, Iterator[Logged], dict[int, ChunkStream]]]:
-        for bucket, of_bucket in groupby(chunks, key=lambda chunk: chunk.bucket):
-            names: dict[int, ChunkStream] = {}
-            yield bucket, self._facts_of(list(of_bucket), names), names
+    def _rewritten(self, chunks: list[ArchivedChunk]) -> Iterator[Part | StoredChunk]:
+        """Small chunks taken apart, to be put together anew; large ones as they are."""
+        for (bucket, large), alike in groupby(chunks, key=lambda chunk: (chunk.bucket, _is_large(chunk))):
+            if large:
+                yield from map(self._stored, alike)
+            else:
+                names: dict[int, ChunkStream] = {}
+                yield Part(bucket, self._facts_of(list(alike), names), names)
+
+    def _stored(self, place: ArchivedChunk) -> StoredChunk:
+        data = self._objects.get_range(archive_name(place.archive), place.at, place.size)
+        count = Chunk(data).fact_count  # checked: a damaged chunk must not be passed on as if it were good
+        span = (place.first_sequence, place.last_sequence, place.last_ms)
+        return StoredChunk(ChunkRow(place.bucket, 0, place.size, *span, count, place.rows, place.bytes), data)
 
     def _facts_of(self, chunks: list[ArchivedChunk], names: dict[int, ChunkStream]) -> Iterator[Logged]:
         """The facts of chunks, read one chunk at a time; `names` knows their streams by then."""
@@ -218,6 +232,11 @@ class ArchiveKeeper:
             chunk = read_chunk(self._objects, place.archive, place.at, place.size)
             names.update((stream.number, stream) for stream in chunk.names()[1])
             yield from chunk.whole_facts()
+
+
+def _is_large(chunk: ArchivedChunk) -> bool:
+    """Whether a chunk is not worth putting together with its neighbours."""
+    return chunk.size >= CHUNK_BYTES // 4 or chunk.rows >= CHUNK_FACTS // 2
 
 
 def choose(archives: Sequence[ArchiveUse], merge_min: int) -> list[int]:
