@@ -60,6 +60,17 @@ def test_nothing_is_freed_before_its_checkpoint(world):
     assert world.machine.hot_bytes == 6
 
 
+def test_a_long_tail_is_freed_in_parts(world):
+    world.do(append(b" wor"))
+    world.do(append(b"ld"))
+    cut_at = sequence(world)
+    world.machine.cut(cut_at)
+    assert world.machine.checkpointed(world.stream(), cut_at, 2) == 2
+    assert (world.stream().hot_from, world.machine.hot_bytes) == (9, 2)
+    assert world.machine.checkpointed(world.stream(), cut_at, 2) == 1
+    assert (world.stream().hot, world.machine.hot_bytes) == (None, 0)
+
+
 def test_a_change_without_payload_keeps_no_payload_hot(world):
     cut_at = sequence(world)
     streams, _ = world.machine.cut(cut_at)

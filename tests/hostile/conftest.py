@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +46,16 @@ def path(port: int) -> str:
     name = f"/v1/stream/hostile/{next(_names)}"
     put(port, name)
     return name
+
+
+@pytest.fixture
+def seed_and_inputs(capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
+    """What a long run starts from and how much it sends. Printed, as the same two bring the run back."""
+    seed = int(os.environ.get("MILLSTREAM_TORTURE_SEED") or secrets.randbelow(10**9))
+    inputs = int(os.environ.get("MILLSTREAM_TORTURE_INPUTS") or 1_000_000)
+    with capsys.disabled():
+        print(f"\nMILLSTREAM_TORTURE_SEED={seed} MILLSTREAM_TORTURE_INPUTS={inputs}", flush=True)
+    return seed, inputs
 
 
 def check_health(server: ServerProcess, log_from: int = 0) -> None:

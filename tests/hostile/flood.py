@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import wire
-from .mutations import CORPUS, mutated, mutated_document, odd_extension_request, odd_request
+from .mutations import CORPUS, TOKENS, mutated, mutated_document, odd_extension_request, odd_request
 from .wire import Ended, Wire, request
 
 LAST = request("GET", "/healthz", "Connection: close")
@@ -35,7 +35,7 @@ def send_in_pieces(connection: Wire, chance: random.Random, data: bytes) -> None
 def flood_heads(port: int, chance: random.Random, count: int, tally: Counter[str]) -> None:
     """Mutated requests, each on a connection of its own: whatever comes back is HTTP, and comes soon."""
     for number in range(count):
-        data = mutated(chance, chance.choice(CORPUS))
+        data = mutated(chance, chance.choice(CORPUS), TOKENS, CORPUS)
         began = time.monotonic()
         with Wire(port) as connection:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from tests.hostile.wire import request
 
@@ -47,7 +48,8 @@ TOKENS = [
 ]
 
 
-def mutated(chance: random.Random, data: bytes) -> bytes:
+def mutated(chance: random.Random, data: bytes, tokens: Sequence[bytes], others: Sequence[bytes] = ()) -> bytes:
+    """Damaged here and there. What is cut off goes on with the end of one of `others`, if there are any."""
     for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
         at = chance.randrange(len(data) + 1)
         end = min(len(data), at + int(40 * chance.random() ** 2))
@@ -59,10 +61,12 @@ def mutated(chance: random.Random, data: bytes) -> bytes:
         elif kind == 2:
             data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
         elif kind == 3:
-            other = chance.choice(CORPUS)
-            data = data[:at] + other[chance.randrange(len(other)) :]
+            data = data[:at]
+            if others:
+                other = chance.choice(others)
+                data += other[chance.randrange(len(other)) :]
         else:
-            data = data[:at] + chance.choice(TOKENS) + data[at if kind == 4 else end :]
+            data = data[:at] + chance.choice(tokens) + data[at if kind == 4 else end :]
     return data
 
 

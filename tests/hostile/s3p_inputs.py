@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from tests.hostile.mutations import mutated
+
 from millstream.model.ids import MessageId
 from millstream.protocol.s3p.encoder import (
     encode_append,
@@ -48,21 +50,7 @@ def mutated_talk(chance: random.Random) -> bytes:
     if chance.random() < 0.03:
         return chance.randbytes(chance.randrange(1, 400))
     data = b"".join(chance.choice(CORPUS) for _ in range(chance.choice((1, 1, 2, 4))))
-    for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
-        at = chance.randrange(len(data) + 1)
-        end = min(len(data), at + int(40 * chance.random() ** 2))
-        kind = chance.randrange(6)
-        if kind == 0:
-            data = data[:at] + data[end:]
-        elif kind == 1:
-            data = data[:at] + data[at:end] * 2 + data[end:]
-        elif kind == 2:
-            data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
-        elif kind == 3:
-            data = data[:at]
-        else:
-            data = data[:at] + chance.choice(TOKENS) + data[at if kind == 4 else end :]
-    return data
+    return mutated(chance, data, TOKENS)
 
 
 # --- whole frames with odd values in them: these get to the rules behind the decoder

@@ -9,9 +9,7 @@ The quick form has a fixed seed. The long form sends a million and prints its se
 from __future__ import annotations
 
 import json
-import os
 import random
-import secrets
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,12 +74,9 @@ def test_hostile_inputs_get_well_formed_answers(patient: ServerProcess, kind: st
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 def test_a_million_hostile_inputs_get_well_formed_answers(
-    patient: ServerProcess, capsys: pytest.CaptureFixture[str]
+    patient: ServerProcess, seed_and_inputs: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = int(os.environ.get("MILLSTREAM_TORTURE_SEED") or secrets.randbelow(10**9))
-    inputs = int(os.environ.get("MILLSTREAM_TORTURE_INPUTS") or 1_000_000)
-    with capsys.disabled():
-        print(f"\nMILLSTREAM_TORTURE_SEED={seed} MILLSTREAM_TORTURE_INPUTS={inputs}", flush=True)
+    seed, inputs = seed_and_inputs
     tally = Counter[str]()
     for kind, share in SHARES.items():
         tally += flood_from_processes("tests.hostile.flood", patient.port, kind, seed, int(share * inputs))

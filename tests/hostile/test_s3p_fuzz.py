@@ -8,8 +8,6 @@ The quick form has a fixed seed. The long form sends a million and prints its se
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
 import time
 from collections import Counter
@@ -123,12 +121,9 @@ def test_hostile_s3p_is_answered_or_refused(patient: ServerProcess, kind: str) -
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 def test_a_million_hostile_s3p_inputs_are_answered_or_refused(
-    patient: ServerProcess, capsys: pytest.CaptureFixture[str]
+    patient: ServerProcess, seed_and_inputs: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = int(os.environ.get("MILLSTREAM_TORTURE_SEED") or secrets.randbelow(10**9))
-    inputs = int(os.environ.get("MILLSTREAM_TORTURE_INPUTS") or 1_000_000)
-    with capsys.disabled():
-        print(f"\nMILLSTREAM_TORTURE_SEED={seed} MILLSTREAM_TORTURE_INPUTS={inputs}", flush=True)
+    seed, inputs = seed_and_inputs
     tally = Counter[str]()
     with Bystander(patient.s3p_port) as bystander:
         for kind, share in SHARES.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import pytest
@@ -23,18 +22,12 @@ from millstream.storage.objects import LocalObjects
         pytest.param("read job; head -c 3000000 /dev/zero", id="an answer without an end"),
     ],
 )
-async def test_a_process_that_dies_costs_one_job(tmp_path, monkeypatch, last_words):
+async def test_a_process_that_dies_costs_one_job(tmp_path, monkeypatch, once_strange, last_words):
     place = DataDir(tmp_path)
     place.prepare(Files())
     LocalObjects(place.objects, Files()).prepare("transactions")
     monkeypatch.setattr("millstream.node.staging_worker._END_S", 0.2)
-    spawn = asyncio.create_subprocess_exec
-    strange = [("sh", "-c", last_words)]
-
-    async def once_strange(*args, **more):
-        return await spawn(*(strange.pop() if strange else args), **more)
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", once_strange)
+    strange = once_strange(last_words)
     with open(tmp_path / "lock", "wb") as lock:  # noqa: ASYNC230 - nothing else happens here
         worker = StagingWorker(tmp_path, lock.fileno(), 1 << 20)
         with pytest.raises(Unavailable):

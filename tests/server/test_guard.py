@@ -78,7 +78,7 @@ def test_what_is_remembered_is_bounded():
     for number in range(3000):
         assert guarded.allows_host(b"h%d.localhost" % number)
         assert guarded.allows_origin(b"http://h%d.localhost" % number, b"localhost")
-    assert len(guarded.known_hosts) <= 1024
+    assert len(guarded._known_hosts) <= 1024
     assert len(guarded._known_origins) <= 1024
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.protocol.http.requests import Request
+from millstream.model.names import key_of_flat_path
+from millstream.protocol.http.requests import PlainAppend, Request, append_command
+from millstream.server.guard import Guard
+from millstream.server.http_listener import HttpListener
 from millstream.server.known_heads import KnownHeads
+from millstream.server.settings import Settings
 
 HEAD_BYTES_MAX = 4096
+PART_BYTES = 100
+HOST = b"a"
 
 
 class Parsed:
@@ -39,8 +47,14 @@ class Parsed:
         self._url, self._body, self._headers = b"", b"", {}
 
 
+def heads_of(head_bytes_max: int = HEAD_BYTES_MAX) -> KnownHeads:
+    guard = Guard(Settings(insecure=True))
+    assert guard.allows_host(HOST)  # as when a request was served
+    return KnownHeads(head_bytes_max, PART_BYTES, guard)
+
+
 def taught(*seen: bytes) -> KnownHeads:
-    heads = KnownHeads(HEAD_BYTES_MAX)
+    heads = heads_of()
     for data in seen:
         (request,) = Parsed(data).requests
         heads.learn(data, request)
@@ -50,6 +64,11 @@ def taught(*seen: bytes) -> KnownHeads:
 def message(method: bytes = b"GET", target: bytes = b"/s", lines: bytes = b"Host: a\r\n", body: bytes = b"") -> bytes:
     length = b"Content-Length: %d\r\n" % len(body) if body else b""
     return b"%b %b HTTP/1.1\r\n%b%b\r\n%b" % (method, target, lines, length, body)
+
+
+def as_parsed(request: Request) -> Request:
+    """Without what was found out about it."""
+    return Request(*(getattr(request, field) for field in Request.__struct_fields__))
 
 
 targets = st.binary(max_size=30).map(lambda raw: b"/" + raw)
@@ -65,7 +84,7 @@ methods = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT", b"get"])
 
 @given(methods, targets, targets, header_lines, st.binary(max_size=40), st.binary(max_size=40))
 def test_what_is_recalled_is_what_the_parser_says(method, first, then, lines, body, next_body):
-    heads = KnownHeads(HEAD_BYTES_MAX)
+    heads = heads_of()
     seen, asked = message(method, first, lines, body), message(method, then, lines, next_body)
     try:
         (request,) = Parsed(seen).requests
@@ -75,7 +94,7 @@ def test_what_is_recalled_is_what_the_parser_says(method, first, then, lines, bo
     for _ in range(2):
         recalled = heads.recall(asked)
         if recalled is not None:
-            assert [recalled] == Parsed(asked).requests
+            assert [as_parsed(recalled)] == Parsed(asked).requests
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
@@ -141,7 +160,7 @@ def test_a_chunked_body_is_never_known():
 
 
 def test_a_head_above_the_limit_goes_to_the_parser_which_refuses_it():
-    heads = KnownHeads(64)
+    heads = heads_of(64)
     short, long = message(target=b"/s"), message(target=b"/" + b"s" * 64)
     heads.learn(short, Parsed(short).requests[0])
     assert heads.recall(short) is not None
@@ -163,3 +182,97 @@ def test_a_request_without_a_body_is_known_as_a_whole():
     assert first is not None
     assert heads.recall(message(target=b"/s?offset=2")) is first
     assert heads.recall(message(target=b"/s?offset=3")) is not first
+
+
+def test_a_connection_that_seldom_repeats_itself_is_looked_at_again_after_a_while():
+    asyncio.run(_repeat_seldom())
+
+
+async def _repeat_seldom() -> None:
+    listener = HttpListener(Settings(listen="127.0.0.1:0"))
+    host, port = await listener.start()
+    known: list[bool] = []
+
+    def recall(data: bytes, recall=listener.heads.recall) -> Request | None:
+        request = recall(data)
+        known.append(request is not None)
+        return request
+
+    listener.heads.recall = recall
+    reader, writer = await asyncio.open_connection(host, port)
+
+    async def looked_up(lines: bytes) -> list[bool]:
+        known.clear()
+        writer.write(message(target=b"/healthz", lines=b"Host: localhost\r\n" + lines))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head
+        assert await reader.readexactly(3) == b"ok\n"
+        return known
+
+    for number in range(64):
+        assert await looked_up(b"X-Id: %d\r\n" % number) == [False]
+    for _ in range(256):
+        assert await looked_up(b"") == []
+    answers = [list(await looked_up(b"")) for _ in range(260)]
+    assert answers[0] == [False]  # and learnt
+    assert answers[-1] == [True]
+    writer.close()
+    await listener.stop()
+
+
+# --- plain appends --------------------------------------------------------------------------------------
+
+
+TEXT = b"Host: a\r\nContent-Type: text/plain\r\n"
+
+
+def post(path: bytes, lines: bytes = TEXT, body: bytes = b"abc") -> bytes:
+    return message(b"POST", b"/v1/stream/" + path, lines, body)
+
+
+paths = st.one_of(
+    st.sampled_from(
+        [b"s", b"streams", b"a/streams", b"streams/a", b"streams-1", b"__ds", b"__ds/a", b"a/__dsx", b"a/b/c"]
+    ),
+    st.from_regex(rb"[a-z_s%./-]{1,12}", fullmatch=True),
+)
+bodies = st.one_of(st.binary(min_size=1, max_size=20), st.sampled_from([b"[]", b"[1,2]", b"{}", b'{"a":', b" 7 "]))
+types = st.sampled_from([b"text/plain", b"application/json", b"Application/JSON; charset=utf-8"])
+
+
+@given(paths, bodies, types)
+def test_a_plain_append_is_the_command_that_the_long_way_makes_of_it(path, body, content_type):
+    lines = b"Host: a\r\nContent-Type: %b\r\n" % content_type
+    recalled = taught(post(b"other", lines, body)).recall(post(path, lines, body))
+    assert recalled is not None
+    if type(recalled) is PlainAppend:
+        wanted = append_command(as_parsed(recalled), key_of_flat_path(path))
+        assert str(recalled.command) == str(wanted)  # a fault is an exception, which equals only itself
+
+
+@pytest.mark.parametrize("path", [b"s", b"bucket/s", b"a-b_C9", b"xstreams"])
+def test_most_appends_are_plain(path):
+    assert type(taught(post(b"other")).recall(post(path))) is PlainAppend
+
+
+@pytest.mark.parametrize(
+    ("path", "lines", "body"),
+    [
+        (b"streams", TEXT, b"abc"),
+        (b"a/streams", TEXT, b"abc"),
+        (b"__ds", TEXT, b"abc"),
+        (b"a/b/c", TEXT, b"abc"),
+        (b"s?x=1", TEXT, b"abc"),
+        (b"s", TEXT, b"x" * (PART_BYTES + 1)),
+        (b"s", TEXT, b""),
+        (b"s", b"Host: a\r\n", b"abc"),
+        (b"s", b"Host: other\r\nContent-Type: text/plain\r\n", b"abc"),
+        (b"s", TEXT + b"Origin: http://a\r\n", b"abc"),
+        (b"s", TEXT + b"Stream-Closed: true\r\n", b"abc"),
+        (b"s", TEXT + b"Producer-Id: p\r\n", b"abc"),
+        (b"s", TEXT + b"Producer-Epoch: 1\r\n", b"abc"),
+    ],
+)
+def test_what_is_more_than_an_append_goes_the_long_way(path, lines, body):
+    request = taught(post(b"other", lines, body)).recall(post(path, lines, body))
+    assert type(request) is Request

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millstream.model.commands import CreateBucket
 from millstream.model.errors import Conflict, MillstreamError, OutcomeUnknown, Unavailable
+from millstream.node.clearing import clear_away
 from millstream.node.staged_parts import BODIES
 from millstream.node.transactions import Committed, PartName
 from millstream.node.writer import Answer
@@ -81,9 +82,9 @@ class Committing(Client):
             try:
                 await node.transactions.stage(DEALS_BUCKET, self.app, self.version, str(number), body, False)
             except MillstreamError:
-                await node.transactions.clear_away([body])
+                await clear_away(node.objects, [body])
                 raise
-            await node.transactions.clear_away([body])
+            await clear_away(node.objects, [body])
         listed = [PartName(str(number)) for number in range(len(self.parts))]
         commit = node.transactions.commit
         return await commit(DEALS_BUCKET, self.app, self.version, listed, create=True, content_type=TEXT)

@@ -19,12 +19,12 @@ from ..model.errors import (
     TooMany,
 )
 from ..model.etags import names_state
-from ..model.facts import Appended, Closed, Producer, size_of
+from ..model.facts import Appended, Closed, Producer
 from ..model.ids import U64_MAX, MessageId
 from ..model.media import media_type
 from ..model.positions import format_stream_id
 from ..model.records import StreamRecord
-from ..model.replies import Outcome, Receipt
+from ..model.replies import APPENDED, Outcome, Receipt
 from .state import Stream
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     close_only = command.closes and not body.payload and body.upload is None and body.fault is None
     if view.closed:
         return _on_closed(view, command, close_only)
-    if not close_only:
+    if not close_only and command.content_type != view.content_type:
         _check_content_type(view, command.content_type)
     producer = command.producer
     if producer is not None:
@@ -60,12 +60,13 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
         raise body.fault
     fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms, first_id)
     machine.admit(stream, fact, now_ms, changes)
-    tail = fact.offset + size_of(fact)
+    assert stream.pending is not None
+    tail = stream.pending.tail
     last_id = (fact.id_ms, fact.id_seq if body.lengths is None else fact.id_seq + len(body.lengths) - 1)
     if producer is None:
-        return Receipt(Outcome.APPENDED, view.number, tail, command.closes, view.content_type, None, None, last_id)
+        return Receipt(APPENDED, fact.stream, tail, command.closes, view.content_type, None, None, last_id)
     return Receipt(
-        Outcome.APPENDED, view.number, tail, command.closes, view.content_type, producer.epoch, producer.seq, last_id
+        APPENDED, fact.stream, tail, command.closes, view.content_type, producer.epoch, producer.seq, last_id
     )
 
 
@@ -85,7 +86,7 @@ def appended(
         view.tail,
         id_ms,
         id_seq,
-        b"" if body.upload is not None else body.payload,
+        body.payload,
         body.lengths,
         closes,
         producer,
@@ -152,7 +153,7 @@ def _check_content_type(view: StreamRecord, content_type: str | None) -> None:
             f"An append needs a Content-Type; this stream's is '{view.content_type}'.",
             code="content_type_missing",
         )
-    if content_type != view.content_type and media_type(content_type) != media_type(view.content_type):
+    if media_type(content_type) != media_type(view.content_type):
         raise Conflict(
             f"This stream holds '{view.content_type}', the append says '{content_type}'.",
             code="content_type_mismatch",

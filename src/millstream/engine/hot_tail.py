@@ -57,21 +57,25 @@ class HotTail:
         if hot is not None and hot[0].next_offset <= stream.earliest:
             self._drop_first(stream, bisect_right(hot, stream.earliest, key=_next_offset))
 
-    def drop_through(self, stream: Stream, sequence: int) -> None:
-        """Segments have everything up to here."""
+    def drop_through(self, stream: Stream, sequence: int, at_most: int) -> int:
+        """Segments have everything up to here: let that go, so many records at most. How many went."""
         hot = stream.hot
-        if hot is not None:
-            self._drop_first(
-                stream, len(hot) if stream.changed <= sequence else bisect_right(hot, sequence, key=_sequence)
-            )
+        if hot is None:
+            return 0
+        count = len(hot) if stream.changed <= sequence else bisect_right(hot, sequence, key=_sequence)
+        count = min(count, at_most)
+        self._drop_first(stream, count)
+        return count
 
     def free(self, stream: Stream) -> None:
         self._drop_first(stream, len(stream.hot or ()))
 
     def _drop_first(self, stream: Stream, count: int) -> None:
         hot = stream.hot or []
-        self.bytes -= sum([record.weight for record in hot[:count]])
-        stream.hot = hot[count:] or None
+        self.bytes -= sum([len(r.payload) if type(r) is HotRecord else r.weight for r in hot[:count]])
+        del hot[:count]
+        if not hot:
+            stream.hot = None
 
 
 def _sequence(record: Hot) -> int:

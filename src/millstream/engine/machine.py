@@ -100,16 +100,18 @@ class Machine:
 
     def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
         """Lay a decided fact over the stream's committed state."""
-        apply_to_stream(stream.pending or stream.overlay(), fact, now_ms)
+        if type(fact) is facts.Appended:
+            apply_appended(stream.pending or stream.overlay(), fact, now_ms)  # the way of most facts, without detours
+        else:
+            apply_to_stream(stream.pending or stream.overlay(), fact, now_ms)
         stream.inflight += 1
-        kind = type(fact)
-        if kind is facts.Appended or kind is facts.Closed:
-            producer: Producer | None = fact.producer  # type: ignore[union-attr]
+        if type(fact) is facts.Appended or type(fact) is facts.Closed:
+            producer = fact.producer
             if producer is not None:
                 if stream.pending_producers is None:
                     stream.pending_producers = {}
                 stream.pending_producers[producer.id] = (producer.epoch, producer.seq)
-        elif kind is facts.StreamDeleted or kind is facts.StreamExpired:
+        elif type(fact) is facts.StreamDeleted or type(fact) is facts.StreamExpired:
             self._count_in_bucket(stream.key, fact, now_ms)
         self.next_sequence += 1
         changes.append((stream, fact))
@@ -157,7 +159,9 @@ class Machine:
         return self.streams.get(key) or self._fetch(key)
 
     def existing(self, key: str, now_ms: int) -> Stream:
-        stream = self.find(key)
+        stream = None if self._arriving else self.streams.get(key)
+        if stream is None:
+            stream = self.find(key)
         if stream is not None:
             view = stream.pending or stream
             if not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms)):
@@ -399,13 +403,15 @@ class Machine:
         """The catalog has everything up to the last cut."""
         self.saving_keys = NewKeys()
 
-    def checkpointed(self, stream: Stream, sequence: int) -> None:
-        """The catalog and the segments have all of the stream's changes up to `sequence`."""
-        self._hot.drop_through(stream, sequence)
+    def checkpointed(self, stream: Stream, sequence: int, at_most: int = 1 << 60) -> int:
+        """The catalog and the segments have all of the stream's changes up to `sequence`: let go of what that spares,
+        so many messages at most. How many went."""
+        dropped = self._hot.drop_through(stream, sequence, at_most)
         if stream.snapshot_hot is not None and stream.snapshot_hot[0] <= sequence:
             self._hot.hold_snapshot(stream, None)
         if stream.deleted and stream.changed <= sequence and self.streams.get(stream.key) is stream:
             del self.streams[stream.key]
+        return dropped
 
     def bucket_checkpointed(self, bucket: Bucket, sequence: int) -> None:
         if bucket.changed > sequence or bucket.inflight or self.buckets.get(bucket.name) is not bucket:

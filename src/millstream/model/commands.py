@@ -20,7 +20,7 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     payload: bytes = b""
     lengths: list[int] | None = None  # of each message; None: the payload is one message
     fault: BadRequest | None = None
-    upload: int | None = None  # the payload has been journaled as parts already
+    upload: int | None = None  # the payload has been journaled as parts already, and is empty here
 
 
 EMPTY_BODY = Body()

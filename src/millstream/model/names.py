@@ -17,7 +17,9 @@ NAME_BYTES_MAX = 1024
 BUCKETED_KEY_BYTES_MAX = 122  # of a stream that is created under /{bucket}/
 _RESERVED_STREAM = "streams"  # the listing endpoint of a bucket
 _RESERVED_BUCKET = "__ds"  # upstream's control routes
-_PLAIN = re.compile(rb"(?!__ds)[A-Za-z0-9_-]+(?:/(?!__ds)[A-Za-z0-9_-]+)?")
+# Flat paths as most are: letters, digits, '_', '-', not too long, and nothing that could be reserved.
+PLAIN_PATH = rb"(?!__ds|streams\b)[A-Za-z0-9_-]{1,512}(?:/(?!__ds|streams\b)[A-Za-z0-9_-]{1,512})?"
+_PLAIN = re.compile(PLAIN_PATH)
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -28,15 +30,19 @@ def split_key(key: str) -> tuple[str, str]:
 
 def key_of_flat_path(path: bytes) -> str:
     """The key behind ``/v1/stream/{path}``; split before decoding, so ``%2F`` never parts a bucket."""
-    if _PLAIN.fullmatch(path) and len(path) <= NAME_BYTES_MAX and not path.endswith(b"streams"):
-        # The common case, in few steps: letters, digits, '_', '-', and nothing that could be reserved.
-        return path.decode() if b"/" in path else f"{DEFAULT_BUCKET}/{path.decode()}"
+    if _PLAIN.fullmatch(path):
+        return key_of_plain_path(path)
     raw_bucket, slash, raw_name = path.partition(b"/")
     if not slash:
         raw_bucket, raw_name = DEFAULT_BUCKET.encode(), path
     bucket = _text(unquote_to_bytes(raw_bucket))
     name = _checked_name(_text(unquote_to_bytes(raw_name)))
     return f"{_checked_bucket(bucket)}/{name}"
+
+
+def key_of_plain_path(path: bytes) -> str:
+    """The same for what matches `PLAIN_PATH`, which needs no decoding and no checks."""
+    return path.decode() if b"/" in path else f"{DEFAULT_BUCKET}/{path.decode()}"
 
 
 def _text(raw: bytes) -> str:

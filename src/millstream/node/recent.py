@@ -76,17 +76,24 @@ class RecentFacts:
             self._sort(1 << 30, touched)
             self.followers.wake(tail for tail in touched if tail.followers)
 
-    def forget(self, through: int) -> None:
-        """The archive has everything up to here."""
+    def forget(self, through: int, at_most: int = 1 << 60) -> bool:
+        """The archive has everything up to here: let that go, about so many facts at most. Whether all of it went."""
         self.after = max(self.after, through)
         while self._raw and self._raw[0][0] + len(self._raw[0][2]) - 1 <= through:
-            self._raw.popleft()
+            if at_most <= 0:
+                return False
+            at_most -= len(self._raw.popleft()[2])
         for bucket, tail in list(self._tails.items()):
-            del tail.changes[: tail.behind(through)]
+            count = tail.behind(through)
+            del tail.changes[: min(count, max(at_most, 0))]
+            if count > at_most:
+                return False
+            at_most -= count
             for number in [number for number, (sequence, _) in tail.losses.items() if sequence <= through]:
                 del tail.losses[number]
             if not tail.changes and not tail.followers:
                 del self._tails[bucket]
+        return True
 
     # -- what is asked for -------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from .writer import Writer
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
-_SLICE = 500  # streams cooled per loop turn
+_SLICE = 1000  # streams looked at, or messages let go, per turn of the loop
 _RESTART_DELAY_S = 1.0
 _IDLE_S = 20  # a stream nobody asked for in this time leaves memory
 _EVICT_EVERY_S = 10.0
@@ -108,7 +108,8 @@ class Upkeep:
         self._cut_at, self.bytes_since_cut, self._oldest_change_s = through, 0, None
         await self._request(through)
         self._machine.cut_is_saved()
-        self._recent.forget(through)
+        while not self._recent.forget(through, _SLICE):  # noqa: ASYNC110 - it is the work itself, in slices
+            await asyncio.sleep(0)
         await self._cool(streams, buckets, through)
         self.on_cooled(through)
         self.checkpoints += 1
@@ -144,10 +145,13 @@ class Upkeep:
     # -- what leaves memory ----------------------------------------------------------------------------
 
     async def _cool(self, streams: list[Stream], buckets: list[Bucket], through: int) -> None:
-        for start in range(0, len(streams), _SLICE):
-            for stream in streams[start : start + _SLICE]:
-                self._machine.checkpointed(stream, through)
-            await asyncio.sleep(0)
+        budget = _SLICE
+        for stream in streams:
+            budget -= 1 + self._machine.checkpointed(stream, through, budget)
+            while budget <= 0:  # the stream may have more
+                await asyncio.sleep(0)
+                budget = _SLICE
+                budget -= 1 + self._machine.checkpointed(stream, through, budget)
         for bucket in buckets:
             self._machine.bucket_checkpointed(bucket, through)
 

@@ -109,10 +109,11 @@ class Writer:
         if len(changes) == before:
             self._answer_undecided(batch, done, answer)
             return type(answer) is Receipt
-        for index in range(before, len(changes)):
-            encode_into(changes[index][1], batch.buffer, -1)
+        for _, fact in changes[before:]:
+            encode_into(fact, batch.buffer, -1)
         batch.waiters.append((done, answer))
-        self._queued(batch)
+        if self._flying is None or len(batch.buffer) >= self._batch_bytes_max:
+            self._queued(batch)
         return True
 
     def _answer_undecided(self, batch: Batch, done: Done, answer: Answer) -> None:

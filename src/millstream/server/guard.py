@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from ..protocol.http import headers as h
 from .settings import Settings
 
 _KNOWN_MAX = 1024
@@ -18,16 +19,20 @@ class Guard:
         self._any_host = settings.insecure
         self._hosts = {host.lower() for host in settings.allowed_hosts} | {settings.address.host.lower()}
         self._origins = {origin.lower().rstrip("/") for origin in settings.cors_origins}
-        self.known_hosts: set[bytes] = set()  # passed the check before; bounded, as clients choose them
+        self._known_hosts: set[bytes] = set()  # passed the check before; bounded, as clients choose them
         self._known_origins: set[tuple[bytes, bytes]] = set()
         self.resource_policy = b"cross-origin" if self._origins else b"same-origin"
 
+    def knows(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request is welcome without a closer look: no page sent it, and its Host passed the check before."""
+        return h.ORIGIN not in headers and headers.get(h.HOST) in self._known_hosts
+
     def allows_host(self, host: bytes) -> bool:
-        if host in self.known_hosts:
+        if host in self._known_hosts:
             return True
         allowed = self._any_host or self._is_own(_without_port(host))
-        if allowed and len(self.known_hosts) < _KNOWN_MAX:
-            self.known_hosts.add(host)
+        if allowed and len(self._known_hosts) < _KNOWN_MAX:
+            self._known_hosts.add(host)
         return allowed
 
     def allows_origin(self, origin: bytes, host: bytes) -> bool:

@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from typing import cast
 
 from ..model.errors import MillstreamError, Unavailable
-from ..model.replies import Receipt
+from ..model.positions import format_stream_id
+from ..model.replies import APPENDED, Receipt
+from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
-from ..protocol.http.requests import Request
-from ..protocol.http.responses import NO_STORE, OK_LINE, head, plain_append
+from ..protocol.http.requests import PlainAppend, Request
+from ..protocol.http.responses import NO_STORE, OK_LINE, appended_answer, head, write_lines, write_status
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
 
 _LINGER_S = 2.0
 _JOIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel; beyond, never copy a body
+_PLAIN_APPEND = (b"POST", 204)
 _JSON = b"Content-Type: application/json\r\n"
 
 
@@ -59,8 +62,12 @@ class HttpConnection(RequestReceiver):
         self.request = request
         self.deadline = 0.0
         self.cors = b""
+        listener = self._listener
         try:
-            self._listener.serve(self, request)
+            if type(request) is PlainAppend and listener.submit is not None:
+                listener.submit(request.command, self.respond_written)
+            else:
+                listener.serve(self, request)
         except MillstreamError as error:
             self.respond_error(error)
         except Exception:
@@ -74,7 +81,7 @@ class HttpConnection(RequestReceiver):
         transport = self._transport
         request = self.request
         assert request is not None
-        self._listener.count(request.method, status)
+        self._listener.answered[request.method, status] += 1
         if transport is None:
             return
         if size is None and status != 204 and status != 304:
@@ -92,16 +99,23 @@ class HttpConnection(RequestReceiver):
             transport.writelines([start, *pieces])
         self.finish()
 
-    def respond_appended(self, tail: int, stream_id: bytes) -> None:
-        """`respond` for the most frequent answer, in as few steps as can be."""
-        request = self.request
-        assert request is not None
-        if self._transport is None or self.cors or self._closing or not request.keep_alive:
-            lines = b'Stream-Next-Offset: %020d\r\nETag: "%b:%d"\r\nStream-Id: %b\r\n'
-            self.respond(204, lines % (tail, stream_id, tail, stream_id))
+    def respond_written(self, answer: Answer) -> None:
+        """Answer an append. Most are plain ones, and those in as few steps as can be."""
+        request, transport, listener = self.request, self._transport, self._listener
+        if request is None or transport is None:
+            return  # the client left while its write became durable
+        if type(answer) is not Receipt:
+            self.respond_error(answer)  # type: ignore[arg-type]
             return
-        self._listener.count(request.method, 204)
-        self._transport.write(plain_append(self._listener.common_lines, tail, stream_id))
+        is_plain = answer.outcome is APPENDED and not answer.closed and answer.producer_epoch is None
+        if not is_plain or self.cors or self._closing or not request.keep_alive:
+            self.respond(
+                write_status(answer), write_lines(answer, format_stream_id(listener.incarnation, answer.number))
+            )
+            return
+        listener.answered[_PLAIN_APPEND] += 1
+        stream_id = b"%08x-%x" % (listener.incarnation, answer.number)
+        transport.write(appended_answer(listener.appended_lines, answer.tail, stream_id))
         self.finish()
 
     def respond_plain(self, rest: bytes) -> bool:
@@ -111,7 +125,7 @@ class HttpConnection(RequestReceiver):
         if self._transport is None or self.cors or self._closing or not request.keep_alive:
             return False
         listener = self._listener
-        listener.count(request.method, 200)
+        listener.answered[request.method, 200] += 1
         self._transport.write(b"".join((OK_LINE, listener.common_lines, rest)))
         self.finish()
         return True
@@ -140,7 +154,7 @@ class HttpConnection(RequestReceiver):
         """Start a response that is made while it is sent; False when the client is gone."""
         request = self.request
         assert request is not None
-        self._listener.count(request.method, 200)
+        self._listener.answered[request.method, 200] += 1
         if self._transport is None:
             return False
         if size is None and self.is_chunked():
@@ -197,7 +211,7 @@ class HttpConnection(RequestReceiver):
             if not self.paused:
                 self._idle()
         elif not self.paused:
-            self.deadline = listener.now + listener.settings.idle_timeout_s
+            self.deadline = listener.idle_until
 
     def _idle(self) -> None:
         if self._queue:
@@ -208,7 +222,7 @@ class HttpConnection(RequestReceiver):
         elif self._ended:
             self.close()
         else:
-            self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
+            self.deadline = self._listener.idle_until
 
     def _next(self) -> None:
         if self._transport is None or not self._queue:
@@ -230,7 +244,7 @@ class HttpConnection(RequestReceiver):
         if status == 503:
             lines += error_lines(Unavailable(message))
         body = error_body(code, message)
-        self._listener.count(b"-", status)
+        self._listener.answered[b"-", status] += 1
         self._transport.write(head(status, self._listener.common_lines, lines, len(body)) + body)
         self._linger()
 

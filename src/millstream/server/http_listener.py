@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from email.utils import formatdate
 
+from ..model.commands import Command
 from ..model.names import key_of_flat_path
 from ..node.node import Node
 from ..node.vital import vital_task
+from ..node.writer import Done
 from ..protocol.http import headers as h
 from ..protocol.http.requests import Request, require_host
+from ..protocol.http.responses import appended_lines
 from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection
@@ -33,19 +38,25 @@ _FLAT = b"/v1/stream/"
 _CORS_METHODS = METHODS + b", PATCH"  # buckets take it
 _OPERATOR = frozenset({b"/healthz", b"/readyz/local", b"/metrics"})
 
+Submit = Callable[[Command, Done], bool]
+
 
 class HttpListener:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()  # good to a tick: deadlines need no more
+        self.idle_until = self.now + settings.idle_timeout_s  # for whoever has just been heard of
         self.node: Node | None = None  # None until recovery is done
+        self.submit: Submit | None = None  # the node's
+        self.incarnation = 0  # of its streams
         self.s3p: S3pListener | None = None  # for the metrics
         self.inflight_bytes = 0
-        self.answered: dict[tuple[bytes, int], int] = {}
-        self.common_lines = b""
-        self.heads = KnownHeads(settings.head_bytes_max)
+        self.answered: defaultdict[tuple[bytes, int], int] = defaultdict(int)  # by method and status
+        self.common_lines = b""  # of every response
+        self.appended_lines = b""  # how the answer to a plain append begins
         self._guard = Guard(settings)
+        self.heads = KnownHeads(settings.head_bytes_max, settings.part_bytes, self._guard)
         self._routes: StreamRoutes | None = None
         self._bucket_routes: BucketRoutes | None = None
         self._connections: set[HttpConnection] = set()
@@ -72,6 +83,8 @@ class HttpListener:
     def serve_node(self, node: Node) -> None:
         """Recovery is done: open the doors."""
         self.node = node
+        self.submit = node.writer.submit
+        self.incarnation = node.machine.incarnation & 0xFFFFFFFF
         self._routes = StreamRoutes(node, self.settings)
         self.loop.call_soon(self._serve_held)
         self._bucket_routes = BucketRoutes(node, self._routes)
@@ -114,10 +127,6 @@ class HttpListener:
     def forget(self, conn: HttpConnection) -> None:
         self._connections.discard(conn)
 
-    def count(self, method: bytes, status: int) -> None:
-        key = (method, status)
-        self.answered[key] = self.answered.get(key, 0) + 1
-
     def _serve_held(self) -> None:
         """Go on with what came while the node recovered; what waited too long is sent away."""
         held, self._held = self._held, []
@@ -135,6 +144,7 @@ class HttpListener:
         while True:
             await asyncio.sleep(_TICK_S)
             self.now = now = self.loop.time()
+            self.idle_until = now + self.settings.idle_timeout_s
             self._renew_common_lines()
             if self._held:
                 self._serve_held()
@@ -147,6 +157,7 @@ class HttpListener:
             formatdate(time.time(), usegmt=True).encode(),
             self._guard.resource_policy,
         )
+        self.appended_lines = appended_lines(self.common_lines)
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -163,9 +174,7 @@ class HttpListener:
         return self._bucket_routes.claim_body(conn, request)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
-        headers = request.headers
-        familiar = h.ORIGIN not in headers and headers.get(h.HOST) in self._guard.known_hosts
-        if not familiar and not self._is_welcome(conn, request):
+        if not self._guard.knows(request.headers) and not self._is_welcome(conn, request):
             return
         method, path, routes = request.method, request.path, self._routes
         if method == b"OPTIONS":

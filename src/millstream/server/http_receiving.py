@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 QUEUE_MAX = 32  # pipelined requests before reading pauses
 _BODY_PROGRESS = 64 << 10  # a body must bring this much to earn more time
-_PATIENCE_MAX = 64  # requests in a row that resemble no known one, until a connection's are no longer looked up
+_PATIENCE_MAX = 64  # requests in a row that resemble no known one, until a connection's are not looked up for a while
+_PAUSE = 256  # requests of such a connection that go to the parser at once
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -108,7 +109,7 @@ class RequestReceiver(asyncio.Protocol):
         self.request: Request | None = None  # the one being served
         self.cors = b""
         self.live: LiveRead | None = None
-        self.deadline = listener.now + listener.settings.idle_timeout_s
+        self.deadline = listener.idle_until
         self._begun = False  # a request is arriving
         self._head_size = 0  # what has arrived with its head; of a chunk that it shares with others, nothing
         self._chunk = 0
@@ -150,13 +151,13 @@ class RequestReceiver(asyncio.Protocol):
         if self._lingering or self._closing or self._rejection is not None:
             return
         is_fresh = not self._begun and self._patience > 0
-        if is_fresh and not self.busy and not self.paused and not self._queue and self._serve_known(data):
-            return
+        if is_fresh and not self.busy and not self.paused and self._serve_known(data):
+            return  # nothing is queued either: that would be served, or wait for a pause to end
         self._chunk = len(data)
         self._shares_chunk = False
         if not self._begun:
             if not self.busy:
-                self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
+                self.deadline = self._listener.idle_until
         elif not self.receiving:
             self._head_size += self._chunk
         try:
@@ -173,6 +174,8 @@ class RequestReceiver(asyncio.Protocol):
                 self._reject_large_head()
         elif is_fresh and whole is not None:
             self._listener.heads.learn(data, whole)
+        if self._patience <= 0:
+            self._patience = self._patience - 1 if self._patience > -_PAUSE else 1
 
     def _serve_known(self, data: bytes) -> bool:
         """Serve a request whose header lines are known, without the parser: it stands between two requests."""
@@ -281,7 +284,7 @@ class RequestReceiver(asyncio.Protocol):
             self._reject_large_body()
         elif self._body_size - self._progress >= _BODY_PROGRESS:
             self._progress = self._body_size
-            self.deadline = listener.now + listener.settings.idle_timeout_s
+            self.deadline = listener.idle_until
 
     def _takes(self, size: int) -> bool:
         """Whether there is room for more of a body; it is counted then, until `finish` or a refusal."""
@@ -335,7 +338,7 @@ class RequestReceiver(asyncio.Protocol):
         self._progress += len(data)
         if self._progress >= _BODY_PROGRESS:
             self._progress = 0
-            self.deadline = listener.now + listener.settings.idle_timeout_s
+            self.deadline = listener.idle_until
         try:
             takes_more = sink.feed(data)
         except MillstreamError as error:
@@ -347,7 +350,7 @@ class RequestReceiver(asyncio.Protocol):
     def resume_body(self) -> None:
         """The sink takes more."""
         if self._transport is not None and not self._transport.is_closing():
-            self.deadline = self._listener.now + self._listener.settings.idle_timeout_s
+            self.deadline = self._listener.idle_until
             self._transport.resume_reading()
 
     def _expect(self, value: bytes) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, TypeVar
 
+from ..model.commands import Append
+from ..model.names import PLAIN_PATH, key_of_plain_path
 from ..protocol.http import headers as h
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import PlainAppend, PlainKind, Request, plain_kind
+from .guard import Guard
 
 # Stricter than the parser: plain methods, the path of a URL without a fragment, this version and no other.
-_REQUEST_LINE = re.compile(rb"(GET|POST|HEAD) (/[!-\"$-~]{0,1024}) HTTP/1\.1\r\n")
+_REQUEST_LINE = re.compile(rb"(?:POST /v1/stream/(%b)|(GET|POST|HEAD) (/[!-\"$-~]{0,1024})) HTTP/1\.1\r\n" % PLAIN_PATH)
+_FLAT = b"/v1/stream/"
 _LINES_BYTES_MAX = 1024
 _WHOLE_BYTES_MAX = 1024
 _KNOWN_MAX = 4096
@@ -32,13 +36,16 @@ _T = TypeVar("_T")
 class _Known(NamedTuple):
     headers: dict[bytes, bytes]
     body_size: int
+    plain: PlainKind | None  # what they say of an append, if that is all they say
 
 
 class KnownHeads:
     """Of all connections together; bounded, as clients choose what they send."""
 
-    def __init__(self, head_bytes_max: int) -> None:
+    def __init__(self, head_bytes_max: int, append_bytes_max: int, guard: Guard) -> None:
         self._head_bytes_max = head_bytes_max
+        self._append_bytes_max = append_bytes_max  # larger appends go another way
+        self._guard = guard
         self._known: dict[bytes, _Known] = {}
         self._whole: dict[bytes, Request] = {}  # without a body, so that they are the same every time
 
@@ -55,9 +62,15 @@ class KnownHeads:
         known = self._known.get(data[lines_at:body_at])
         if known is None or known.body_size != len(data) - body_at or body_at > self._head_bytes_max:
             return None
-        method, target = line.groups()
+        headers, _, plain = known
+        plain_path = line[1]
+        if plain_path is not None and plain is not None:
+            body = data[body_at:]
+            command = Append(key_of_plain_path(plain_path), plain.content_type, plain.body_of(body))
+            return PlainAppend(b"POST", _FLAT + plain_path, b"", headers, body, True, "1.1", None, command)
+        method, target = line.group(2, 3) if plain_path is None else (b"POST", _FLAT + plain_path)
         path, _, query = target.partition(b"?")
-        request = Request(method, path, query, known.headers, data[body_at:], True)
+        request = Request(method, path, query, headers, data[body_at:], True)
         if is_short_get and not request.body:
             _keep(self._whole, data, request)
         return request
@@ -70,7 +83,10 @@ class KnownHeads:
         lines = b"" if line is None else data[line.end() : data.find(b"\r\n\r\n", line.end() - 2) + 4]
         if not lines or len(lines) > _LINES_BYTES_MAX:
             return
-        _keep(self._known, lines, _Known(request.headers, len(request.body)))
+        size = len(request.body)
+        is_small = 0 < size <= self._append_bytes_max
+        plain = plain_kind(request.headers) if is_small and self._guard.knows(request.headers) else None
+        _keep(self._known, lines, _Known(request.headers, size, plain))
 
 
 def _keep(known: dict[bytes, _T], key: bytes, value: _T) -> None:

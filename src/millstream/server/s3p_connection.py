@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ..model.commands import Command
 from ..model.errors import MillstreamError, Unavailable
-from ..model.replies import Outcome, Receipt
+from ..model.replies import APPENDED, Receipt
 from ..node.writer import Answer
 from ..protocol.s3p.commands import AppendRecords, CreateStream, DeleteStream, ReadRecords, S3pCommand, TrimStream
 from ..protocol.s3p.decoder import Decoder
@@ -228,7 +228,7 @@ class S3pConnection(asyncio.Protocol):
         takes no writes says so at once: that one is the last, and waits for those before it."""
         self._owed -= 1
         if type(answer) is Receipt:
-            if answer.outcome is Outcome.APPENDED:
+            if answer.outcome is APPENDED:
                 ms, seq = answer.last_id  # type: ignore[misc]
                 self.reply(id_reply(ms, seq))
             else:

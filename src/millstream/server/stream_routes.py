@@ -55,7 +55,6 @@ class StreamRoutes:
         self.node = node
         self.settings = settings
         self._part_bytes = settings.part_bytes
-        self._incarnation = node.machine.incarnation & 0xFFFFFFFF
         self.last_event = NO_EVENT
         self._tasks: set[asyncio.Task[None]] = set()
         self.cache = ReadCache(node.sightings, settings.read_cache_bytes)
@@ -87,18 +86,7 @@ class StreamRoutes:
         if len(request.body) > self._part_bytes:
             self.in_background(conn, self._append_large(conn, request, key))
             return
-        self.node.submit(append_command(request, key), lambda answer: self._written(conn, answer))
-
-    def _written(self, conn: HttpConnection, answer: Answer) -> None:
-        if conn.request is None:
-            return  # the client left while its write became durable
-        if type(answer) is not Receipt:
-            conn.respond_error(answer)  # type: ignore[arg-type]
-            return
-        if answer.outcome is Outcome.APPENDED and not answer.closed and answer.producer_epoch is None:
-            conn.respond_appended(answer.tail, b"%08x-%x" % (self._incarnation, answer.number))
-            return
-        conn.respond(write_status(answer), write_lines(answer, self.node.stream_id(answer.number)))
+        self.node.submit(append_command(request, key), conn.respond_written)
 
     def _create(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool) -> None:
         if len(request.body) > self._part_bytes:
@@ -126,7 +114,7 @@ class StreamRoutes:
     async def _append_large(self, conn: HttpConnection, request: Request, key: str) -> None:
         command = await asyncio.to_thread(append_command, request, key)
         answer = await self._submit_large(command)
-        self._written(conn, answer)
+        conn.respond_written(answer)
 
     async def _create_large(self, conn: HttpConnection, request: Request, key: str, needs_bucket: bool) -> None:
         command = await asyncio.to_thread(create_command, request, key, needs_bucket)

@@ -12,13 +12,14 @@ from millstream.protocol.http.requests import parse_time_ms
 from millstream.protocol.http.responses import (
     NO_STORE,
     SANDBOX,
+    appended_answer,
+    appended_lines,
     cache_lines,
     content_lines,
     format_time,
     head,
     is_active,
     metadata_lines,
-    plain_append,
     read_lines,
     write_lines,
     write_status,
@@ -121,7 +122,7 @@ def test_a_write_echoes_its_producer():
 @given(st.integers(0, 10**15))
 def test_the_short_cut_for_plain_appends_says_the_same(tail):
     long_way = head(204, COMMON, write_lines(receipt(Outcome.APPENDED, tail), ID), None)
-    assert plain_append(COMMON, tail, ID.encode()) == long_way
+    assert appended_answer(appended_lines(COMMON), tail, ID.encode()) == long_way
 
 
 # --- content types

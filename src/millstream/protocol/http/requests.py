@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -41,6 +42,12 @@ class Request(msgspec.Struct, gc=False):
     @property
     def target(self) -> bytes:
         return b"%b?%b" % (self.path, self.query) if self.query else self.path
+
+
+class PlainAppend(Request):
+    """A POST that says nothing but what to append to which stream, and what that means."""
+
+    command: Append = Append("", None, EMPTY_BODY)  # the fields before it have defaults
 
 
 def origin_form(target: bytes) -> bytes:
@@ -98,6 +105,21 @@ def append_command(request: Request, key: str) -> Append:
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
         headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
     )
+
+
+class PlainKind(NamedTuple):
+    """What header lines say about every append that has them, and a body."""
+
+    content_type: str
+    body_of: Callable[[bytes], Body]
+
+
+def plain_kind(headers: dict[bytes, bytes]) -> PlainKind | None:
+    """None if they say more than a content type."""
+    content_type = _content_type(headers)
+    if content_type is None or not _WRITER_HEADERS.isdisjoint(headers):
+        return None
+    return PlainKind(content_type, _json_body if is_json(content_type) else Body)
 
 
 def create_command(request: Request, key: str, needs_bucket: bool = False) -> Create:
@@ -240,8 +262,10 @@ def _append_body(body: bytes, content_type: str | None, closes: bool) -> Body:
         return Body(
             fault=BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
         )
-    if content_type is None or not is_json(content_type):
-        return Body(body)
+    return Body(body) if content_type is None or not is_json(content_type) else _json_body(body)
+
+
+def _json_body(body: bytes) -> Body:
     messages = split_body(body)
     if messages is EMPTY_BODY:
         return Body(fault=BadRequest("An empty JSON array appends nothing.", code="empty_array"))

@@ -47,15 +47,14 @@ def write_status(receipt: Receipt) -> int:
     return _WRITE_STATUS[receipt.outcome]
 
 
-def plain_append(common: bytes, tail: int, stream_id: bytes) -> bytes:
+def appended_lines(common: bytes) -> bytes:
+    """How `appended_answer` begins, which is the same for a while."""
+    return b"HTTP/1.1 204 No Content\r\n%bStream-Next-Offset: " % common
+
+
+def appended_answer(lines: bytes, tail: int, stream_id: bytes) -> bytes:
     """The whole answer to an append without any extras: the most frequent one by far."""
-    return b'HTTP/1.1 204 No Content\r\n%bStream-Next-Offset: %020d\r\nETag: "%b:%d"\r\nStream-Id: %b\r\n\r\n' % (
-        common,
-        tail,
-        stream_id,
-        tail,
-        stream_id,
-    )
+    return b'%b%020d\r\nETag: "%b:%d"\r\nStream-Id: %b\r\n\r\n' % (lines, tail, stream_id, tail, stream_id)
 
 
 def write_lines(receipt: Receipt, stream_id: str) -> bytes:
