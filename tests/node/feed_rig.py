@@ -11,6 +11,7 @@ from millstream.node.archiving import ArchiveKeeper
 from millstream.node.bulk import Bounds
 from millstream.node.feed import FeedWish
 from millstream.node.leases import held_now
+from millstream.storage.archive.object import archive_name
 from millstream.storage.archive.rows import selected
 
 from .rig import TINY, Rig
@@ -23,6 +24,11 @@ class FeedRig(Rig):
         return ArchiveKeeper(
             checkpointer.catalog, checkpointer.objects, merge_min=merge_min, age_s=age_s, bytes_max=bytes_max
         )
+
+    def chunks(self):
+        """The bytes of every chunk there is."""
+        places = self.node.catalog.archives.all_chunks()
+        return [self.node.objects.get_range(archive_name(place.archive), place.at, place.size) for place in places]
 
     def merge_archive(self):
         with contextlib.closing(self.checkpointer()) as checkpointer:

@@ -12,10 +12,13 @@ import pytest
 from millstream.model.commands import Body
 from millstream.model.errors import BadRequest, CorruptData, NotFound, PositionGone, TooMany, Unavailable
 from millstream.model.positions import Position
+from millstream.node import archiving
 from millstream.node import leases as leases_module
 from millstream.node.archiving import choose
 from millstream.node.bulk import Bounds
 from millstream.node.leases import Held, LeaseBook, held_now
+from millstream.storage.archive import object as archive_object
+from millstream.storage.archive.chunk import encode_chunk
 from millstream.storage.archive.rows import selected
 from millstream.storage.catalog.archives import ArchiveUse
 
@@ -281,7 +284,9 @@ async def test_segments_in_bounded_parts(tmp_path):
         assert steps > 3
 
 
-async def test_a_damaged_archive_is_not_merged_and_holds_up_nothing(tmp_path):
+@pytest.mark.parametrize("large_from", [0, 1 << 20], ids=["copied", "rewritten"])
+async def test_a_damaged_archive_is_not_merged_and_holds_up_nothing(tmp_path, monkeypatch, large_from):
+    monkeypatch.setattr(archiving, "CHUNK_BYTES", large_from)
     async with FeedRig(tmp_path, ROOMY) as rig:
         for _ in range(3):
             await filled(rig, 10)
@@ -301,6 +306,24 @@ async def test_a_damaged_archive_is_not_merged_and_holds_up_nothing(tmp_path):
         await filled(rig, 10)
         rig.checkpoint()
         assert len(await rig.entries(after=rig.node.feed.now - 10)) == 10
+
+
+async def test_large_chunks_are_merged_as_they_are(tmp_path, monkeypatch):
+    async with FeedRig(tmp_path, ROOMY) as rig:
+        await rig.create("box/a")
+        for size in (100_000, 110_000, 200_000):
+            await rig.append("box/a", random.randbytes(size))
+            rig.checkpoint()
+        before, entries = rig.chunks(), await rig.entries()
+        encoded = []
+        monkeypatch.setattr(
+            archive_object, "encode_chunk", lambda *run: encoded.append(encode_chunk(*run)) or encoded[-1]
+        )
+        assert rig.merge_archive() == 1
+        after = rig.chunks()
+        assert [b"".join(chunk.pieces) for chunk in encoded] == after[:1]
+        assert after[1:] == before[2:]
+        assert await rig.entries() == entries
 
 
 async def test_a_directory_without_an_archive_has_one_from_now_on(tmp_path):

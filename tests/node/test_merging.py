@@ -222,9 +222,11 @@ def test_one_merge_is_bounded():
     assert 2 <= len(chosen) <= 3
 
 
-def test_blocks_with_a_gap_between_them_and_large_ones_are_not_joined():
-    def extent(first, following, size=10):
-        return Extent(1, first, following, 1, 0, size, 1, 1, 1)
+def test_blocks_are_joined_up_to_the_wanted_size_and_never_across_a_gap():
+    def joined(*spans):
+        extents = [Extent(1, first, following, 1, 0, 10, 1, 1, 1) for first, following in spans]
+        return [len(run) for run in _runs(extents, 1000)]
 
-    assert [len(run) for run in _runs([extent(0, 10), extent(10, 20), extent(30, 40)], 1000)] == [2, 1]
-    assert [len(run) for run in _runs([extent(0, 10, 900), extent(10, 20, 900)], 1000)] == [1, 1]
+    assert joined((0, 10), (10, 20), (30, 40)) == [2, 1]
+    assert joined((0, 900), (900, 1000), (1000, 1001)) == [2, 1]
+    assert joined((0, 5000), (5000, 5001), (5001, 5002)) == [1, 2]

@@ -14,7 +14,14 @@ from millstream.storage.archive import object as archive_object
 from millstream.storage.archive.arrow import SCHEMA, batch_of_rows, record_batch
 from millstream.storage.archive.arrow_stream import END, batch_pieces, single_pieces, stream_start
 from millstream.storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, encode_chunk
-from millstream.storage.archive.object import ArchiveBuilder, archive_name, cut_into_chunks, read_chunk, read_index
+from millstream.storage.archive.object import (
+    ArchiveBuilder,
+    Part,
+    archive_name,
+    cut_into_chunks,
+    read_chunk,
+    read_index,
+)
 from millstream.storage.archive.rows import Row, Selection, rows_of_block, rows_of_chunk, rows_of_facts, selected
 from millstream.storage.files import Files
 from millstream.storage.objects import LocalObjects
@@ -113,7 +120,7 @@ def test_an_object_holds_buckets_and_says_where(store):
     rows = history(60)
     other = [ArchivedFact(7, 900, 0, facts.BucketDeleted("gone"))]
     builder = ArchiveBuilder(3)
-    size = builder.write(store, [("box", rows, NAMES), ("gone", other, {})])
+    size = builder.write(store, [Part("box", rows, NAMES), Part("gone", other, {})])
     assert store.size(archive_name(3)) == size
     assert read_index(store, archive_name(3)) == builder.rows
     box, gone = builder.rows
@@ -130,7 +137,7 @@ def test_a_bucket_is_cut_into_chunks(store, monkeypatch):
     assert [row for run in runs for row in run] == rows
     assert len(runs) > 5
     builder = ArchiveBuilder(1)
-    builder.write(store, [("box", rows, NAMES)])
+    builder.write(store, [Part("box", rows, NAMES)])
     assert [(row.first_sequence, row.last_sequence) for row in builder.rows] == [
         (run[0].sequence, run[-1].sequence) for run in runs
     ]
@@ -147,7 +154,7 @@ def test_a_bucket_is_cut_into_chunks(store, monkeypatch):
     ],
 )
 def test_a_damaged_object_is_refused(store, tmp_path, damage, error):
-    ArchiveBuilder(1).write(store, [("box", history(5), NAMES)])
+    ArchiveBuilder(1).write(store, [Part("box", history(5), NAMES)])
     path = tmp_path / archive_name(1)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(error):
@@ -216,8 +223,7 @@ def test_arrow_and_single_rows_say_the_same(seed, selection):
 def test_facts_in_memory_and_in_a_chunk_make_the_same_rows(seed):
     happened = history(50, seed)
     collected = RowCollector(NAMES)
-    for row in happened:
-        collected.taken(row)
+    collected.take(happened)
     everything = Selection(0, 1 << 40, gone={3: 20, 9: None})
     in_chunk = rows_of_chunk(Chunk(joined(encode_chunk("box", happened, NAMES))))
     assert plain(rows_of_facts("box", collected), everything) == plain(in_chunk, everything)

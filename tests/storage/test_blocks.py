@@ -7,15 +7,16 @@ from itertools import accumulate, pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.storage.blocks import columns_of
 
 from millstream.model.errors import CorruptData
 from millstream.storage.segments.block import (
     HEADER_BYTES,
     Columns,
-    columns_of,
     decode_block,
     decode_payload,
     encode_block,
+    join_blocks,
     message_digest,
 )
 
@@ -111,6 +112,7 @@ def test_digests_add_up_whatever_the_blocks(payloads, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, len(payloads)))) | {0, len(payloads)})
     blocks = [decode_block(encoded(1, offsets[start], columns.part(start, end))) for start, end in pairwise(cuts)]
     assert sum(block.digest for block in blocks) % (1 << 128) == whole
+    assert b"".join(join_blocks(blocks)) == encoded(1, 0, columns)
 
 
 def test_a_digest_tells_offsets_and_boundaries_apart():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.storage.blocks import columns_of
 
 from millstream.model.errors import CorruptData, UnknownFormat
 from millstream.storage.files import Files
 from millstream.storage.objects import LocalObjects
-from millstream.storage.segments.block import Columns, columns_of, decode_block
+from millstream.storage.segments.block import Columns, decode_block
 from millstream.storage.segments.segment import FOLDER, SegmentBuilder, read_index, segment_name, segment_number
 
 
@@ -49,8 +50,8 @@ def test_every_extent_leads_to_its_block(store):
         assert block.next_offset == extent.next_offset
         assert len(block.lengths) == extent.messages
         assert (block.sequences[-1], block.times_ms[-1]) == (extent.last_sequence, extent.last_ms)
-        found.setdefault(extent.stream, Columns([], [], [], [], [])).extend(columns_of(block))
-    assert found == {
+        found.setdefault(extent.stream, []).append(block)
+    assert {stream: columns_of(*blocks) for stream, blocks in found.items()} == {
         3: messages_of_sizes(40, 40, 40, 250, 1, 1),
         5: messages_of_sizes(10),
         9: messages_of_sizes(99, 1, 100),

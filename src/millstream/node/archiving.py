@@ -6,20 +6,24 @@ the catalog has forgotten it; what the catalog does not name is garbage unless a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import get_args
 
 from ..model import facts
 from ..model.errors import CorruptData
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import StreamRecord
-from ..storage.archive.chunk import ArchivedFact, ChunkStream
+from ..storage.archive.chunk import Chunk, ChunkStream, Logged
 from ..storage.archive.object import (
+    CHUNK_BYTES,
+    CHUNK_FACTS,
     FOLDER,
     ArchiveBuilder,
     ChunkRow,
+    Part,
+    StoredChunk,
     archive_name,
     archive_number,
     read_chunk,
@@ -33,11 +37,6 @@ _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
 _TIER_FACTOR = 4
 _TIER_BYTES = 64 << 10
-
-_BUCKET_FACTS = frozenset(get_args(facts.BucketFact))
-
-# A fact with its sequence and its time, in the order of the journal.
-Logged = tuple[Fact, int, int]
 
 
 class Archiver:
@@ -54,24 +53,27 @@ class Archiver:
                 catalog.set_state("archive_from", catalog.state("applied", 0) + 1)
                 catalog.set_state("archive_from_ms", catalog.state("at_ms", -1))
 
-    def archive(self, log: Sequence[Logged], records: Mapping[int, StreamRecord]) -> None:
-        """Store a stretch of the journal. `records` are its streams as they are after it."""
+    def archive(self, log: Sequence[Logged], records: Mapping[int, StreamRecord], stored: Collection[int]) -> None:
+        """Store a stretch of the journal. `records` are its streams as they are after it; payloads of those in `stored`
+        lie in transactions' objects."""
         buckets = by_bucket(log, records)
         if not buckets:
             return
         builder = ArchiveBuilder(next_archive(self._catalog))
         size = builder.write(
             self._objects,
-            ((name, self._with_payloads(happened), names) for name, (happened, names) in sorted(buckets.items())),
+            (
+                Part(name, self._with_payloads(happened) if stored else happened, names)
+                for name, (happened, names) in sorted(buckets.items())
+            ),
         )
         add_to_catalog(self._catalog, builder, size)
         self._catalog.archives.add_losses(losses_in(log, records))
 
-    def _with_payloads(self, happened: list[ArchivedFact]) -> Iterator[ArchivedFact]:
+    def _with_payloads(self, happened: list[Logged]) -> Iterator[Logged]:
         """Facts with the payloads that lie in transactions' objects, read as they are needed."""
-        for row in happened:
-            whole = whole_fact(self._objects, row.fact)
-            yield row if whole is row.fact else row._replace(fact=whole)
+        for sequence, at_ms, behind, fact in happened:
+            yield sequence, at_ms, behind, whole_fact(self._objects, fact)
 
     def _remove_orphans(self) -> None:
         """A crash before the commit leaves an object whose number will be given again."""
@@ -101,37 +103,36 @@ def chunk_at(archive: int, row: ChunkRow) -> ArchivedChunk:
 
 def by_bucket(
     log: Iterable[Logged], records: Mapping[int, StreamRecord]
-) -> dict[str, tuple[list[ArchivedFact], dict[int, ChunkStream]]]:
+) -> dict[str, tuple[list[Logged], dict[int, ChunkStream]]]:
     """The facts of each bucket in commit order, and the names of the streams they are about."""
-    buckets: dict[str, tuple[list[ArchivedFact], dict[int, ChunkStream]]] = {}
-    places: dict[int, list[ArchivedFact]] = {}  # of the bucket that a stream is in
-    for fact, sequence, at_ms in log:
-        kind = type(fact)
-        if kind in _BUCKET_FACTS:
-            happened = buckets.setdefault(fact.bucket, ([], {}))[0]  # type: ignore[union-attr]
-            happened.append(ArchivedFact(sequence, at_ms, 0, fact))
+    buckets: defaultdict[str, tuple[list[Logged], dict[int, ChunkStream]]] = defaultdict(lambda: ([], {}))
+    places: dict[int, list[Logged]] = {}  # of the bucket that a stream is in
+    for logged in log:
+        sequence, at_ms, _, fact = logged
+        if type(fact) is facts.Appended:
+            number = fact.stream
+        elif isinstance(fact, facts.BucketFact):
+            buckets[fact.bucket][0].append(logged)
             continue
-        number: int = sequence if kind is facts.StreamCreated else fact.stream  # type: ignore[union-attr]
-        record = records[number]
+        elif isinstance(fact, facts.StreamCreated):
+            number = sequence
+        else:
+            number = fact.stream  # type: ignore[union-attr]
+            logged = (sequence, at_ms, records[number].tail, fact)
         place = places.get(number)
         if place is None:
+            record = records[number]
             bucket, name = split_key(record.key)
-            place, names = buckets.setdefault(bucket, ([], {}))
+            place, names = buckets[bucket]
             names[number] = ChunkStream(number, name, record.content_type)
             places[number] = place
-        place.append(ArchivedFact(sequence, at_ms, _tail_behind(fact, record), fact))
+        place.append(logged)
     return buckets
-
-
-def _tail_behind(fact: Fact, record: StreamRecord) -> int:
-    if type(fact) is facts.Appended:
-        return fact.offset + facts.size_of(fact)
-    return 0 if type(fact) is facts.StreamCreated else record.tail
 
 
 def losses_in(log: Iterable[Logged], records: Mapping[int, StreamRecord]) -> Iterator[Loss]:
     """Which streams have lost messages, and what they have kept."""
-    for fact, sequence, _ in log:
+    for sequence, _, _, fact in log:
         if type(fact) is not facts.Appended and loses(fact):
             record = records[fact.stream]  # type: ignore[union-attr]
             kept = None if record.deleted else record.earliest
@@ -210,19 +211,32 @@ class ArchiveKeeper:
             self._objects.delete(archive_name(number))
         return len(garbage)
 
-    def _rewritten(
-        self, chunks: list[ArchivedChunk]
-    ) -> Iterator[tuple[str, Iterator[ArchivedFact], dict[int, ChunkStream]]]:
-        for bucket, of_bucket in groupby(chunks, key=lambda chunk: chunk.bucket):
-            names: dict[int, ChunkStream] = {}
-            yield bucket, self._facts_of(list(of_bucket), names), names
+    def _rewritten(self, chunks: list[ArchivedChunk]) -> Iterator[Part | StoredChunk]:
+        """Small chunks taken apart, to be put together anew; large ones as they are."""
+        for (bucket, large), alike in groupby(chunks, key=lambda chunk: (chunk.bucket, _is_large(chunk))):
+            if large:
+                yield from map(self._stored, alike)
+            else:
+                names: dict[int, ChunkStream] = {}
+                yield Part(bucket, self._facts_of(list(alike), names), names)
 
-    def _facts_of(self, chunks: list[ArchivedChunk], names: dict[int, ChunkStream]) -> Iterator[ArchivedFact]:
+    def _stored(self, place: ArchivedChunk) -> StoredChunk:
+        data = self._objects.get_range(archive_name(place.archive), place.at, place.size)
+        count = Chunk(data).fact_count  # checked: a damaged chunk must not be passed on as if it were good
+        span = (place.first_sequence, place.last_sequence, place.last_ms)
+        return StoredChunk(ChunkRow(place.bucket, 0, place.size, *span, count, place.rows, place.bytes), data)
+
+    def _facts_of(self, chunks: list[ArchivedChunk], names: dict[int, ChunkStream]) -> Iterator[Logged]:
         """The facts of chunks, read one chunk at a time; `names` knows their streams by then."""
         for place in chunks:
             chunk = read_chunk(self._objects, place.archive, place.at, place.size)
             names.update((stream.number, stream) for stream in chunk.names()[1])
             yield from chunk.whole_facts()
+
+
+def _is_large(chunk: ArchivedChunk) -> bool:
+    """Whether a chunk is not worth putting together with its neighbours."""
+    return chunk.size >= CHUNK_BYTES // 4 or chunk.rows >= CHUNK_FACTS // 2
 
 
 def choose(archives: Sequence[ArchiveUse], merge_min: int) -> list[int]:

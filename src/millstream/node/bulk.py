@@ -22,7 +22,7 @@ from ..model.errors import BadRequest, Unavailable
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import Extent, StreamRecord
-from ..storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, row_count
+from ..storage.archive.chunk import Chunk, ChunkStream, RowCollector, row_count
 from ..storage.archive.object import archive_name
 from ..storage.archive.rows import Row, Rows, Selection, rows_of_block, rows_of_chunk, rows_of_facts
 from ..storage.buffers import BufferPool
@@ -358,8 +358,7 @@ def _collected(changes: Sequence[RecentChange]) -> RowCollector:
         for change in changes
     }
     collected = RowCollector(names)
-    for change in changes:
-        collected.taken(ArchivedFact(change.sequence, change.at_ms, change.offset, _filled(change.fact)))
+    collected.take((change.sequence, change.at_ms, change.offset, _filled(change.fact)) for change in changes)
     return collected
 
 

@@ -10,88 +10,105 @@ Order of safety: segment and archive object written and synced -> catalog commit
 
 from __future__ import annotations
 
+import gc
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import get_args
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from ..engine.applying import apply_to_bucket, apply_to_stream, born
+from ..engine.applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from ..model import facts
 from ..model.errors import StorageError
 from ..model.facts import Fact, Producer
 from ..model.names import split_key
 from ..model.records import BucketRecord, StreamRecord
+from ..storage.archive.chunk import Logged
 from ..storage.catalog import CatalogWriter
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.journal.file import trim_files
 from ..storage.journal.reading import JournalReader
 from ..storage.objects import LocalObjects
+from ..storage.ports import Batch
 from ..storage.segments.block import Columns
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
 from ..storage.transactions.objects import whole_fact
-from .archiving import Archiver, Logged
+from .archiving import Archiver
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
 _FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
 
-_BUCKET_FACTS = frozenset(get_args(facts.BucketFact))
-
-# A fact about a stream, its sequence and its time. A plain tuple: one is made for every append.
-Happened = tuple[facts.StreamFact, int, int]
-
-
 class Stretch:
-    """A run of the journal, sorted by what its facts are about."""
+    """A run of the journal, sorted by what its facts are about.
+
+    An append is noted as one tuple that everybody shares: there are hundreds of thousands in a stretch.
+    """
 
     def __init__(self, after: int) -> None:
         self.last_sequence = after
         self.last_ms = 0
         self.payload_bytes = 0
         self.created: dict[int, StreamRecord] = {}
-        self.happened: dict[int, list[Happened]] = {}
+        self.happened: defaultdict[int, list[Logged]] = defaultdict(list)  # to each stream
         self.bucket_facts: list[tuple[facts.BucketFact | facts.StreamCreated, int]] = []
-        self.reshaped: list[int] = []  # streams that were trimmed or got a snapshot
+        self.stored: set[int] = set()  # streams with payloads that lie in transactions' objects
+        self.trimmed: set[int] = set()
+        self.published: defaultdict[int, list[tuple[facts.SnapshotPublished, int, int]]] = defaultdict(list)
+        self.producers: defaultdict[int, dict[str, Producer]] = defaultdict(dict)  # of each stream, as they are last
         self.uploads: dict[int, list[bytes]] = {}
         self.log: list[Logged] = []  # everything but parts, in order; large bodies are whole
 
-    def take(self, fact: Fact, sequence: int, at_ms: int, applied: int) -> None:
+    def take(self, batch: Batch, applied: int) -> None:
         """Facts up to `applied` are in the catalog; of those only the parts of open uploads matter."""
-        self.last_sequence, self.last_ms = sequence, at_ms
-        kind = type(fact)
-        if kind is facts.PartStored:
-            self.uploads.setdefault(fact.upload or sequence, []).append(fact.payload)  # type: ignore[union-attr]
-        elif kind is facts.PartsDropped:
-            self.uploads.pop(fact.upload, None)  # type: ignore[union-attr, arg-type]
-        elif sequence <= applied:
-            if isinstance(fact, facts.Appended) and fact.upload is not None:
-                self.uploads.pop(fact.upload, None)
-        elif isinstance(fact, facts.StreamCreated):
+        at_ms, log, happened = batch.at_ms, self.log, self.happened
+        for sequence, fact in enumerate(batch.facts, batch.first_sequence):
+            if sequence <= applied:
+                self._take_upload(fact, sequence)
+            elif type(fact) is not facts.Appended:
+                self._take_other(fact, sequence, at_ms)
+            else:
+                if fact.upload is not None:
+                    fact = self._whole(fact)
+                size = len(fact.payload)
+                self.payload_bytes += size
+                logged = (sequence, at_ms, fact.offset + (size or facts.size_of(fact)), fact)
+                log.append(logged)
+                happened[fact.stream].append(logged)
+                if fact.producer is not None:
+                    self.producers[fact.stream][fact.producer.id] = fact.producer
+                if fact.stored is not None:
+                    self.stored.add(fact.stream)
+        self.last_sequence, self.last_ms = batch.last_sequence, at_ms
+
+    def _take_other(self, fact: Fact, sequence: int, at_ms: int) -> None:
+        if isinstance(fact, facts.UploadFact):
+            self._take_upload(fact, sequence)
+            return
+        logged = (sequence, at_ms, 0, fact)
+        self.log.append(logged)
+        if isinstance(fact, facts.StreamCreated):
             self.created[sequence] = born(fact, sequence, at_ms)
             self.bucket_facts.append((fact, at_ms))
-            self.log.append((fact, sequence, at_ms))
-        elif kind in _BUCKET_FACTS:
-            self.bucket_facts.append((fact, at_ms))  # type: ignore[arg-type]
-            self.log.append((fact, sequence, at_ms))
+        elif isinstance(fact, facts.BucketFact):
+            self.bucket_facts.append((fact, at_ms))
         else:
-            self._take_stream_fact(fact, sequence, at_ms)  # type: ignore[arg-type]
+            self.happened[fact.stream].append(logged)
+        if isinstance(fact, facts.SnapshotPublished):
+            self.payload_bytes += len(fact.payload)
+            self.published[fact.stream].append((fact, sequence, at_ms))
+        elif isinstance(fact, facts.Trimmed):
+            self.trimmed.add(fact.stream)
+        elif isinstance(fact, facts.Closed) and fact.producer is not None:
+            self.producers[fact.stream][fact.producer.id] = fact.producer
 
-    def _take_stream_fact(self, fact: facts.StreamFact, sequence: int, at_ms: int) -> None:
-        if type(fact) is facts.Appended:
-            if fact.upload is not None:
-                fact = self._whole(fact)
-            self.payload_bytes += len(fact.payload)
-        elif type(fact) is facts.SnapshotPublished:
-            self.payload_bytes += len(fact.payload)
-        if type(fact) is facts.SnapshotPublished or type(fact) is facts.Trimmed:
-            self.reshaped.append(fact.stream)
-        self.log.append((fact, sequence, at_ms))
-        happened = self.happened.get(fact.stream)
-        if happened is None:
-            self.happened[fact.stream] = [(fact, sequence, at_ms)]
-        else:
-            happened.append((fact, sequence, at_ms))
+    def _take_upload(self, fact: Fact, sequence: int) -> None:
+        """What a fact does to the uploads that are open."""
+        if isinstance(fact, facts.PartStored):
+            self.uploads.setdefault(fact.upload or sequence, []).append(fact.payload)
+        elif isinstance(fact, facts.PartsDropped | facts.Appended) and fact.upload is not None:
+            self.uploads.pop(fact.upload, None)
 
     def _whole(self, fact: facts.Appended) -> facts.Appended:
         """An append whose payload came in parts, as if it had come in one."""
@@ -123,14 +140,18 @@ class Checkpointer:
     def advance(self, through: int) -> int:
         """Checkpoint the journal up to and including `through`; where the catalog stands then."""
         while self.applied < through:
-            before = self.applied
-            for stretch in self._stretches(through):
-                self._commit(stretch)
-                break  # what remains is read anew: the uploads it needs are found again through `replay_from`
-            if self.applied == before:
-                raise StorageError(f"The journal ends before sequence {through}; the catalog stands at {before}.")
+            with _without_collector():
+                self._advance_once(through)
         self.trim()
         return self.applied
+
+    def _advance_once(self, through: int) -> None:
+        before = self.applied
+        for stretch in self._stretches(through):
+            self._commit(stretch)
+            break  # what remains is read anew: the uploads it needs are found again through `replay_from`
+        if self.applied == before:
+            raise StorageError(f"The journal ends before sequence {through}; the catalog stands at {before}.")
 
     def trim(self) -> int:
         """Remove journal files that only hold what the catalog, the segments and the archive have."""
@@ -153,8 +174,7 @@ class Checkpointer:
         applied = self.applied
         stretch = Stretch(applied)
         for batch in self._journal.batches(self._replay_from() - 1, through):
-            for index, fact in enumerate(batch.facts):
-                stretch.take(fact, batch.first_sequence + index, batch.at_ms, applied)
+            stretch.take(batch, applied)
             if stretch.payload_bytes >= _STRETCH_BYTES_MAX and stretch.last_sequence > applied:
                 yield stretch
                 return
@@ -164,12 +184,12 @@ class Checkpointer:
     def _commit(self, stretch: Stretch) -> None:
         with self.catalog.transaction():
             records = self._records(stretch)
-            gone = [number for number, record in records.items() if record.deleted]
+            gone = {number for number, record in records.items() if record.deleted}
             superseded = self._reshape(stretch, records, gone)
             self._write_segment(stretch, records)
-            self._archiver.archive(stretch.log, records)
-            self.catalog.delete_streams([number for number in gone if number not in stretch.created])
-            self.catalog.save_streams(record for record in records.values() if not record.deleted)
+            self._archiver.archive(stretch.log, records, stretch.stored)
+            self.catalog.delete_streams(sorted(gone - stretch.created.keys()))
+            self.catalog.save_streams(records[number] for number in sorted(records.keys() - gone))
             self._save_producers(stretch, records)
             self.catalog.save_buckets(self._buckets(stretch, records))
             self.catalog.set_state("applied", stretch.last_sequence)
@@ -179,81 +199,78 @@ class Checkpointer:
             self.objects.delete(name)
         self.catalog.give_back_space()
 
-    def _reshape(self, stretch: Stretch, records: dict[int, StreamRecord], gone: list[int]) -> set[str]:
+    def _reshape(self, stretch: Stretch, records: dict[int, StreamRecord], gone: set[int]) -> set[str]:
         """Let go of blocks before what is kept, and of old snapshots; the objects that nothing will name any more."""
-        reshaped = set(stretch.reshaped)
+        reshaped = stretch.trimmed | stretch.published.keys()
         kept = [records[number] for number in reshaped if not records[number].deleted]
         self.catalog.trim_extents((record.number, record.earliest) for record in kept)
-        republished = {number for number in reshaped if _published_in(stretch.happened[number])}
-        self.catalog.forget_extents(-r.number for r in kept if r.snapshot is None or r.number in republished)
+        self.catalog.forget_extents(-r.number for r in kept if r.snapshot is None or r.number in stretch.published)
         objects = {record.number: record.snapshot.object if record.snapshot else None for record in kept}
         before = self.catalog.snapshot_objects([*objects, *gone])
         self.catalog.save_snapshot_objects(objects | dict.fromkeys(gone))
-        named = {fact.object for number in reshaped for fact, _, _ in _published_in(stretch.happened[number])}
+        named = {fact.object for published in stretch.published.values() for fact, _, _ in published}
         return {name for name in (named | set(before.values())) - set(objects.values()) if name is not None}
 
     def _records(self, stretch: Stretch) -> dict[int, StreamRecord]:
         """The streams of the stretch as they are after it."""
         records = dict(stretch.created)
-        older = [number for number in stretch.happened if number not in records]
+        older = sorted(stretch.happened.keys() - records.keys())
         for record in self.catalog.streams_numbered(older):
             records[record.number] = record
-        for number, happened in stretch.happened.items():
-            record = records[number]
-            for fact, _, at_ms in happened:
-                apply_to_stream(record, fact, at_ms)
+        # In the order of the journal, not stream by stream: facts lie in memory like that, and most of the time goes
+        # into waiting for it.
+        for _, at_ms, _, fact in stretch.log:
+            if type(fact) is facts.Appended:
+                apply_appended(records[fact.stream], fact, at_ms)
+            elif isinstance(fact, facts.StreamFact):
+                apply_to_stream(records[fact.stream], fact, at_ms)
         return records
 
     def _write_segment(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
-        builder: SegmentBuilder | None = None
+        builder = self._builder()
         for number in sorted(stretch.happened):
-            if records[number].deleted:
+            record, happened = records[number], stretch.happened[number]
+            if record.deleted:
                 continue
-            record = records[number]
-            for appends in self._in_memory(stretch.happened[number]):
-                offset, columns = columns_in(appends, record.earliest)
-                if columns.payloads:
-                    builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
-                    builder.add(number, offset, columns)
-                if builder is not None and builder.size >= _STRETCH_BYTES_MAX:
+            for appends in self._in_memory(happened) if number in stretch.stored else (happened,):
+                add_appends(builder, number, appends, record.earliest)
+                if builder.size >= _STRETCH_BYTES_MAX:
                     self._finish(builder)
-                    builder = None
-            snapshots = _published_in(stretch.happened[number]) if record.snapshot is not None else []
-            if snapshots:
-                builder = builder or SegmentBuilder(self.next_segment(), self._block_bytes)
-                fact, sequence, at_ms = snapshots[-1]
+                    builder = self._builder()
+            if record.snapshot is not None and number in stretch.published:
+                fact, sequence, at_ms = stretch.published[number][-1]
                 if fact.payload:  # a large one is an object already, an empty one is nothing
                     builder.add_snapshot(number, fact.offset, fact.payload, at_ms, sequence)
-        if builder is not None:
-            self._finish(builder)
+        self._finish(builder)
+
+    def _builder(self) -> SegmentBuilder:
+        # Of the segment that `_finish` may turn out not to need.
+        return SegmentBuilder(self.catalog.state("next_segment", 1), self._block_bytes)
 
     def _finish(self, builder: SegmentBuilder) -> None:
-        size = builder.finish(self.objects)
-        self.catalog.add_segment(builder.segment, size, builder.extents)
+        if builder.extents:
+            number = self.next_segment()
+            assert number == builder.segment
+            size = builder.finish(self.objects)
+            self.catalog.add_segment(builder.segment, size, builder.extents)
 
-    def _in_memory(self, happened: list[Happened]) -> Iterator[list[Happened]]:
+    def _in_memory(self, happened: list[Logged]) -> Iterator[list[Logged]]:
         """What happened to a stream, with the payloads that lie in transactions' objects; a few of those at a time."""
-        ready: list[Happened] = []
+        ready: list[Logged] = []
         fetched = 0
-        for fact, sequence, at_ms in happened:
+        for sequence, at_ms, behind, fact in happened:
             whole = whole_fact(self.objects, fact)
             if whole is not fact:
                 fetched += facts.size_of(whole)  # type: ignore[arg-type]
-            ready.append((whole, sequence, at_ms))  # type: ignore[arg-type]
+            ready.append((sequence, at_ms, behind, whole))
             if fetched >= _FETCHED_BYTES_MAX:
                 yield ready
                 ready, fetched = [], 0
         yield ready
 
     def _save_producers(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
-        for number, happened in stretch.happened.items():
-            if records[number].deleted:
-                continue
-            producers: dict[str, Producer] = {}
-            for fact, _, _ in happened:
-                if (type(fact) is facts.Appended or type(fact) is facts.Closed) and fact.producer is not None:
-                    producers[fact.producer.id] = fact.producer
-            if producers:
+        for number, producers in stretch.producers.items():
+            if not records[number].deleted:
                 self.catalog.save_producers(number, producers)
 
     def _buckets(self, stretch: Stretch, records: dict[int, StreamRecord]) -> list[BucketRecord]:
@@ -269,7 +286,7 @@ class Checkpointer:
             apply_to_bucket(bucket(name, at_ms), fact, at_ms)
         for number, happened in stretch.happened.items():
             if records[number].deleted:
-                end, _, at_ms = happened[-1]
+                _, at_ms, _, end = happened[-1]
                 apply_to_bucket(bucket(split_key(records[number].key)[0], at_ms), end, at_ms)
         return list(buckets.values())
 
@@ -281,32 +298,36 @@ class Checkpointer:
                 self.objects.delete(segment_name(segment_number(name)))
 
 
-def _published_in(happened: list[Happened]) -> list[tuple[facts.SnapshotPublished, int, int]]:
-    """The snapshots a stream got in a stretch, in order."""
-    return [(fact, sequence, at_ms) for fact, sequence, at_ms in happened if type(fact) is facts.SnapshotPublished]
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A stretch is a million values without a cycle among them: the collector would walk through them in vain."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def columns_in(happened: list[Happened], earliest: int = 0) -> tuple[int, Columns]:
-    """The messages a stream got in a stretch, as far as they are kept, and the offset of the first."""
+def add_appends(builder: SegmentBuilder, stream: int, happened: list[Logged], earliest: int) -> None:
+    """Add the messages a stream got in a stretch, as far as they are kept."""
+    if len(happened) == 1:
+        ((sequence, at_ms, behind, fact),) = happened
+        if type(fact) is facts.Appended and fact.lengths is None and behind > earliest:
+            builder.add_message(stream, fact.offset, fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence)
+            return
     appends = [
-        (fact, sequence, at_ms)
-        for fact, sequence, at_ms in happened
+        (fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence, fact.lengths, fact.offset)
+        for sequence, at_ms, behind, fact in happened
         if type(fact) is facts.Appended
         and (fact.payload or fact.lengths is None)
-        and (not earliest or fact.offset + len(fact.payload) > earliest)
+        and (not earliest or behind > earliest)
     ]
-    if not appends:
-        return 0, Columns([], [], [], [], [])
-    columns = Columns(
-        [fact.payload for fact, _, _ in appends],
-        [at_ms for _, _, at_ms in appends],
-        [fact.id_ms for fact, _, _ in appends],
-        [fact.id_seq for fact, _, _ in appends],
-        [sequence for _, sequence, _ in appends],
-    )
-    if any(fact.lengths is not None for fact, _, _ in appends):
-        columns = _split(columns, [fact.lengths for fact, _, _ in appends])
-    return appends[0][0].offset, columns
+    if appends:
+        *found, lengths, offsets = map(list, zip(*appends, strict=True))
+        columns = Columns(*found)
+        builder.add(stream, offsets[0], columns if lengths.count(None) == len(lengths) else _split(columns, lengths))
 
 
 def _split(columns: Columns, lengths: list[list[int] | None]) -> Columns:

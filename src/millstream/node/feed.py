@@ -242,7 +242,7 @@ def _chunk_changes(chunk: Chunk, wish: FeedWish, after: int) -> Iterator[_Change
     names = {stream.number: stream for stream in reversed(chunk.names()[1])}
     if not wish.with_data:
         for row in chunk.facts():
-            stream = names.get(subject_of(row))
+            stream = names.get(subject_of(row.sequence, row.fact))
             if stream is not None and row.sequence > after and stream.name.startswith(wish.prefix):
                 # How long the messages are nobody asks; whether there are any is all that counts.
                 yield _Change(*row[:3], stream, row.fact, [0] * row_count(row.fact), None)
@@ -252,7 +252,7 @@ def _chunk_changes(chunk: Chunk, wish: FeedWish, after: int) -> Iterator[_Change
         count = row_count(row.fact)
         sizes = lengths[place : place + count].tolist()
         size = sum(sizes)
-        stream = names.get(subject_of(row))
+        stream = names.get(subject_of(row.sequence, row.fact))
         if stream is not None and row.sequence > after and stream.name.startswith(wish.prefix):
             yield _Change(*row[:3], stream, row.fact, sizes, payload[at : at + size])
         place, at = place + count, at + size

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from ..model.records import Extent
 from ..storage.catalog.save import SegmentUse
-from ..storage.segments.block import columns_of, decode_block
+from ..storage.segments.block import decode_block, open_block
 from ..storage.segments.segment import SegmentBuilder, segment_name
 from .checkpoint import Checkpointer
 
@@ -65,26 +65,26 @@ class Merger:
     def _rewrite_run(self, builder: SegmentBuilder, run: list[Extent]) -> None:
         if len(run) == 1:
             block = self._read(run[0])
-            decode_block(block)  # a damaged block must not be passed on as if it were good
+            open_block(block)  # a damaged block must not be passed on as if it were good
             builder.add_encoded(run[0], block)
-            return
-        columns = columns_of(decode_block(self._read(run[0])))
-        for extent in run[1:]:
-            columns.extend(columns_of(decode_block(self._read(extent))))
-        builder.add(run[0].stream, run[0].first_offset, columns)
+        else:
+            builder.add_joined(run[0].stream, [decode_block(self._read(extent)) for extent in run])
 
     def _read(self, extent: Extent) -> bytes:
-        return self._checkpointer.objects.get_range(segment_name(extent.segment), extent.at, extent.size)
+        return self._checkpointer.objects.get_range_open(segment_name(extent.segment), extent.at, extent.size)
 
 
 def _runs(extents: list[Extent], block_bytes: int) -> list[list[Extent]]:
-    """Neighbours that follow each other without a gap and are small enough to be worth joining."""
+    """Neighbours that follow each other without a gap and make one block of the wanted size at most."""
     runs: list[list[Extent]] = []
     for extent in extents:
-        previous = runs[-1][-1] if runs else None
-        joins = previous is not None and previous.next_offset == extent.first_offset
-        if joins and previous is not None and min(previous.size, extent.size) < block_bytes // 2:
-            runs[-1].append(extent)
+        run = runs[-1] if runs else None
+        if (
+            run is not None
+            and run[-1].next_offset == extent.first_offset
+            and extent.next_offset - run[0].first_offset <= block_bytes
+        ):
+            run.append(extent)
         else:
             runs.append([extent])
     return runs

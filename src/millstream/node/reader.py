@@ -167,7 +167,8 @@ class Reader:
 
     def _with_hot(self, stream: Stream, cold: Cut, bytes_max: int) -> Cut:
         room = bytes_max - (cold.end - cold.start)
-        if cold.end != stream.hot_from or cold.end == stream.tail or room <= 0:
+        # Behind `hot_from` if a merge has put what memory still holds into one block with what it does not.
+        if cold.end < stream.hot_from or cold.end >= stream.tail or room <= 0:
             return cold
         hot = cut_hot(stream, cold.end, room)
         if hot.end - cold.start > bytes_max:

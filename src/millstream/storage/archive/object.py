@@ -16,15 +16,16 @@ from typing import NamedTuple
 import msgspec
 
 from ...model.errors import CorruptData, UnknownFormat
+from ...model.facts import Appended
 from ..checksum import crc32
 from ..ports import ObjectStore
 from ..segments.segment import gathered
-from .chunk import ArchivedFact, Chunk, ChunkStream, encode_chunk
+from .chunk import Chunk, ChunkStream, Logged, encode_chunk
 
 FOLDER = "journal"
 VERSION = 1
 CHUNK_BYTES = 512 << 10  # of payload
-_CHUNK_FACTS = 2048  # a page of a feed decodes a whole chunk
+CHUNK_FACTS = 2048  # a page of a feed decodes a whole chunk
 _FACT_BYTES = 64  # what a fact counts for besides its payload
 _MAGIC = b"MILLARCH"
 _HEAD = struct.Struct("<8sH6x")
@@ -43,6 +44,21 @@ class ChunkRow(NamedTuple):
     facts: int
     rows: int
     bytes: int  # of payload
+
+
+class Part(NamedTuple):
+    """Facts of one bucket in commit order, and the names of the streams they are about."""
+
+    bucket: str
+    happened: Iterable[Logged]
+    names: Mapping[int, ChunkStream]
+
+
+class StoredChunk(NamedTuple):
+    """A chunk as it lies in another object."""
+
+    row: ChunkRow
+    data: bytes
 
 
 _rows = msgspec.msgpack.Decoder(list[ChunkRow])
@@ -67,41 +83,43 @@ class ArchiveBuilder:
         self.rows: list[ChunkRow] = []
         self._at = 0
 
-    def write(
-        self, store: ObjectStore, buckets: Iterable[tuple[str, Iterable[ArchivedFact], Mapping[int, ChunkStream]]]
-    ) -> int:
-        """Store the object; its size. Each bucket comes once, with its facts in commit order and its streams' names."""
-        return store.put(archive_name(self.archive), gathered(self._pieces(buckets)))
+    def write(self, store: ObjectStore, parts: Iterable[Part | StoredChunk]) -> int:
+        """Store the object; its size. The parts of a bucket follow each other in commit order."""
+        return store.put(archive_name(self.archive), gathered(self._pieces(parts)))
 
-    def _pieces(
-        self, buckets: Iterable[tuple[str, Iterable[ArchivedFact], Mapping[int, ChunkStream]]]
-    ) -> Iterator[bytes]:
+    def _pieces(self, parts: Iterable[Part | StoredChunk]) -> Iterator[bytes]:
         yield _HEAD.pack(_MAGIC, VERSION)
         self._at = _HEAD.size
-        for bucket, happened, names in buckets:
-            for run in cut_into_chunks(happened):
-                yield from self._chunk(bucket, run, names)
+        for part in parts:
+            if isinstance(part, StoredChunk):
+                self.rows.append(part.row._replace(at=self._at))
+                self._at += part.row.size
+                yield part.data
+            else:
+                for run in cut_into_chunks(part.happened):
+                    yield from self._chunk(part.bucket, run, part.names)
         index = msgspec.msgpack.encode(self.rows)
         yield index
         yield _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
 
-    def _chunk(self, bucket: str, run: Sequence[ArchivedFact], names: Mapping[int, ChunkStream]) -> Iterator[bytes]:
+    def _chunk(self, bucket: str, run: Sequence[Logged], names: Mapping[int, ChunkStream]) -> Iterator[bytes]:
         chunk = encode_chunk(bucket, run, names)
-        span = (run[0].sequence, run[-1].sequence, run[-1].at_ms)
+        span = (run[0][0], *run[-1][:2])  # its first sequence, its last and that one's time
         self.rows.append(ChunkRow(bucket, self._at, chunk.size, *span, len(run), chunk.rows, chunk.payload_bytes))
         self._at += chunk.size
         yield from chunk.pieces
 
 
-def cut_into_chunks(happened: Iterable[ArchivedFact]) -> Iterator[list[ArchivedFact]]:
-    run: list[ArchivedFact] = []
+def cut_into_chunks(happened: Iterable[Logged]) -> Iterator[list[Logged]]:
+    run: list[Logged] = []
     size = 0
-    for row in happened:
-        added = _FACT_BYTES + len(getattr(row.fact, "payload", b""))
-        if run and (size + added > CHUNK_BYTES or len(run) == _CHUNK_FACTS):
+    for logged in happened:
+        fact = logged[3]
+        added = _FACT_BYTES + len(fact.payload if type(fact) is Appended else getattr(fact, "payload", b""))
+        if run and (size + added > CHUNK_BYTES or len(run) == CHUNK_FACTS):
             yield run
             run, size = [], 0
-        run.append(row)
+        run.append(logged)
         size += added
     if run:
         yield run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -85,10 +86,11 @@ class CatalogWriter:
                 self._connection.execute("INSERT OR REPLACE INTO buckets VALUES (?, ?)", (bucket.name, _encode(bucket)))
 
     def save_streams(self, streams: Iterable[StreamRecord]) -> None:
-        self._connection.executemany(
-            "INSERT INTO streams VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (number) DO UPDATE SET deadline_ms = excluded.deadline_ms, record = excluded.record",
+        """Best in the order of their numbers, which is the order of the table."""
+        self._insert(
+            "INSERT INTO streams",
             ((s.number, s.key, _deadline(s), _encode(s)) for s in streams),
+            " ON CONFLICT (number) DO UPDATE SET deadline_ms = excluded.deadline_ms, record = excluded.record",
         )
 
     def delete_streams(self, numbers: list[int]) -> None:
@@ -128,10 +130,7 @@ class CatalogWriter:
     # -- extents and segments ----------------------------------------------------------------------------
 
     def add_segment(self, segment: int, size: int, extents: list[Extent]) -> None:
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO extents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (msgspec.structs.astuple(extent) for extent in extents),
-        )
+        self._insert("INSERT OR REPLACE INTO extents", map(msgspec.structs.astuple, extents))
         self._connection.execute(
             "INSERT INTO segments (segment, bytes, block_bytes, live_bytes) VALUES (?1, ?2, ?3, ?3)",
             (segment, size, sum(extent.size for extent in extents)),
@@ -197,6 +196,16 @@ class CatalogWriter:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _insert(self, insert: str, rows: Iterable[tuple[object, ...]], otherwise: str = "") -> None:
+        """Many rows with few statements: with one statement for each row a checkpoint of many streams takes longer."""
+        remaining = iter(rows)
+        while first := next(remaining, None):
+            batch = [first, *islice(remaining, _VARIABLES_MAX // len(first) - 1)]
+            marks = f"({','.join('?' * len(first))})"
+            self._connection.execute(
+                f"{insert} VALUES {','.join([marks] * len(batch))}{otherwise}", list(chain.from_iterable(batch))
+            )
 
 
 def _deadline(record: StreamRecord) -> int | None:

@@ -84,4 +84,4 @@ class JournalReader:
             else:
                 at = start + frame.end
                 expected = last_of(frame) + 1
-                yield frame._replace(end=at)
+                yield Frame(frame.first_sequence, frame.at_ms, frame.body, at)

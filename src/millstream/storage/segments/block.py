@@ -20,6 +20,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from ...model.errors import CorruptData
@@ -50,13 +51,6 @@ class Columns(NamedTuple):
         payloads, times, ids, id_seqs, sequences = self
         return Columns(payloads[start:end], times[start:end], ids[start:end], id_seqs[start:end], sequences[start:end])
 
-    def extend(self, other: Columns) -> None:
-        self.payloads.extend(other.payloads)
-        self.times_ms.extend(other.times_ms)
-        self.ids_ms.extend(other.ids_ms)
-        self.id_seqs.extend(other.id_seqs)
-        self.sequences.extend(other.sequences)
-
 
 class Block(NamedTuple):
     """A decoded block. Columns are plain sequences of integers."""
@@ -84,13 +78,31 @@ def message_digest(offset: int, payload: bytes | memoryview) -> int:
 
 def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes]:
     """The block's bytes, in pieces."""
-    if len(columns.payloads) == 1:
-        return _encode_message(stream, first_offset, *columns)
     payloads, times, ids, id_seqs, sequences = columns
+    if len(payloads) == 1:
+        return encode_message(stream, first_offset, payloads[0], times[0], ids[0], id_seqs[0], sequences[0])
+    lengths = list(map(len, payloads))
+    digest = _digest(first_offset, payloads, lengths)
+    return _encode(stream, first_offset, lengths, times, ids, id_seqs, sequences, b"".join(payloads), digest)
+
+
+def join_blocks(blocks: Sequence[Block]) -> list[bytes]:
+    """Blocks of one stream that follow each other, as the bytes of one. No message is looked at: digests add up."""
+    lengths, times, ids, id_seqs, sequences = (
+        list(chain.from_iterable(columns)) for columns in zip(*[block[2:7] for block in blocks], strict=True)
+    )
+    payload, digest = b"".join([block.payload for block in blocks]), sum(block.digest for block in blocks)
+    first = blocks[0]
+    return _encode(first.stream, first.first_offset, lengths, times, ids, id_seqs, sequences, payload, digest)
+
+
+def _encode(
+    stream: int, first_offset: int, lengths: list[int], times: list[int], ids: list[int], id_seqs: list[int],
+    sequences: list[int], payload: bytes, digest: int,
+) -> list[bytes]:  # fmt: skip
     base_ms, base_sequence = times[0], sequences[0]
     ids_are_times = ids == times
     base_id = base_ms if ids_are_times else min(ids)
-    lengths = list(map(len, payloads))
     packed = [
         _column(lengths, max(lengths)),
         _delta_column(times, base_ms, times[-1]),
@@ -99,32 +111,28 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
         _delta_column(sequences, base_sequence, sequences[-1]),
     ]
     body = b"".join([column for _, column in packed])
-    payload = payloads[0] if len(payloads) == 1 else b"".join(payloads)
     checked = _CHECKED.pack(
         _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
-        len(payloads), len(body), len(payload), base_ms, base_id, base_sequence, _digest(first_offset, payloads),
+        len(lengths), len(body), len(payload), base_ms, base_id, base_sequence,
+        (digest & _DIGEST_MASK).to_bytes(16, "little"),
     )  # fmt: skip
     crc = crc32(payload, crc32(body, crc32(checked)))
     return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
 
 
-def _encode_message(
-    stream: int, offset: int, payloads: list[bytes], times: list[int], ids: list[int], id_seqs: list[int],
-    sequences: list[int],
-) -> list[bytes]:  # fmt: skip
+def encode_message(
+    stream: int, offset: int, payload: bytes, at_ms: int, id_ms: int, id_seq: int, sequence: int
+) -> list[bytes]:
     """`encode_block` for a single message: with many quiet streams most blocks are that."""
-    payload, at_ms, id_ms, id_seq = payloads[0], times[0], ids[0], id_seqs[0]
     length = len(payload)
-    length_width, lengths = _column([length], length)
-    seq_width, seqs = _column(id_seqs, id_seq) if id_seq else (0, b"")
-    body = lengths + seqs
-    checked = _CHECKED.pack(
+    length_width, seq_width = _width(length), _width(id_seq)
+    columns = length.to_bytes(length_width, "little") + id_seq.to_bytes(seq_width, "little")
+    head = _CHECKED.pack(
         _IDS_ARE_TIMES if id_ms == at_ms else 0, bytes((length_width, 0, 0, seq_width, 0)), 0, stream, offset, 1,
-        len(body), length, at_ms, id_ms, sequences[0],
+        length_width + seq_width, length, at_ms, id_ms, sequence,
         blake2b(payload, digest_size=16, salt=_SALT.pack(offset, length)).digest(),
-    )  # fmt: skip
-    crc = crc32(payload, crc32(body, crc32(checked)))
-    return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
+    ) + columns  # fmt: skip
+    return [MAGIC + crc32(payload, crc32(head)).to_bytes(4, "little") + head, payload]
 
 
 class OpenBlock(NamedTuple):
@@ -203,21 +211,14 @@ def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[
     return first_offset, lengths, payload
 
 
-def columns_of(block: Block) -> Columns:
-    """The messages of a block, as `encode_block` takes them."""
-    payloads, at = [], 0
-    for length in block.lengths:
-        payloads.append(bytes(block.payload[at : at + length]))
-        at += length
-    return Columns(payloads, list(block.times_ms), list(block.ids_ms), list(block.id_seqs), list(block.sequences))
-
-
-def _digest(first_offset: int, payloads: Sequence[bytes]) -> bytes:
-    total, offset = 0, first_offset
-    for payload in payloads:
-        total += message_digest(offset, payload)
-        offset += len(payload)
-    return (total & _DIGEST_MASK).to_bytes(16, "little")
+def _digest(first_offset: int, payloads: list[bytes], lengths: list[int]) -> int:
+    """The sum of `message_digest` over all of them; half of what a block costs, and so spelled for speed."""
+    salts = map(_SALT.pack, accumulate(lengths, initial=first_offset), lengths)
+    digests = [
+        blake2b(payload, digest_size=16, salt=salt).digest() for payload, salt in zip(payloads, salts, strict=True)
+    ]
+    halves = array("Q", b"".join(digests))
+    return sum(halves[::2]) + (sum(halves[1::2]) << 64)
 
 
 def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, bytes]:
@@ -227,12 +228,17 @@ def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, byte
 
 
 def _column(values: list[int], highest: int) -> tuple[int, bytes]:
-    if highest == 0:
-        return 0, b""
-    if highest < 1 << 8:
-        return 1, bytes(values)
-    width = 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
+    width = _width(highest)
+    if width <= 1:
+        return width, bytes(values) if width else b""
     return width, array(_CODES[width], values).tobytes()
+
+
+def _width(highest: int) -> int:
+    """How many bytes each number of a column takes."""
+    if highest < 1 << 8:
+        return 1 if highest else 0
+    return 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
 
 
 def _decode_column(data: memoryview, width: int, count: int) -> Sequence[int]:

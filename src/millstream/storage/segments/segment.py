@@ -11,15 +11,17 @@ a catalog, for the doctor, and to rebuild the catalog.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from ...model.errors import CorruptData, UnknownFormat
 from ...model.records import Extent
 from ..checksum import crc32
 from ..ports import ObjectStore
-from .block import Columns, encode_block
+from .block import Block, Columns, encode_block, encode_message, join_blocks
 
 FOLDER = "segments"
 VERSION = 1
@@ -28,6 +30,9 @@ _HEAD = struct.Struct("<8sH6x")
 _TRAILER = struct.Struct("<QII8x8s")
 _Row = tuple[int, int, int, int, int, int, int, int]
 _rows = msgspec.msgpack.Decoder(list[_Row])
+_row = attrgetter(
+    "stream", "first_offset", "next_offset", "at", "size", "messages", "last_sequence", "last_ms"
+)  # of an extent
 
 
 def segment_name(segment: int) -> str:
@@ -67,32 +72,47 @@ class SegmentBuilder:
             size += len(payload)
         self._add_block(stream, first_offset, columns.part(start, len(payloads)))
 
+    def add_message(
+        self, stream: int, offset: int, payload: bytes, at_ms: int, id_ms: int, id_seq: int, sequence: int
+    ) -> None:
+        """`add` for a single message."""
+        block = encode_message(stream, offset, payload, at_ms, id_ms, id_seq, sequence)
+        self._note(stream, offset, block, 1, sequence, at_ms)
+
     def add_snapshot(self, stream: int, offset: int, payload: bytes, at_ms: int, sequence: int) -> None:
         """A small snapshot: the one block of the stream with the number turned negative."""
-        self._add_block(-stream, offset, Columns([payload], [at_ms], [at_ms], [0], [sequence]))
+        self._note(
+            -stream, offset, encode_message(stream, offset, payload, at_ms, at_ms, 0, sequence), 1, sequence, at_ms
+        )
+
+    def add_joined(self, stream: int, blocks: Sequence[Block]) -> None:
+        """Blocks of one stream that follow each other, as one."""
+        messages, last = sum(len(block.lengths) for block in blocks), blocks[-1]
+        self._note(stream, blocks[0].first_offset, join_blocks(blocks), messages, last.sequences[-1], last.times_ms[-1])
 
     def add_encoded(self, extent: Extent, block: bytes) -> None:
         """A block as it lies in another segment."""
+        self.extents.append(replace(extent, segment=self.segment, at=self._at, size=len(block)))
         self._pieces.append(block)
-        self._note(extent.stream, extent.first_offset, extent.next_offset, len(block), extent.messages,
-                   extent.last_sequence, extent.last_ms)  # fmt: skip
+        self._at += len(block)
 
     def finish(self, store: ObjectStore) -> int:
         """Write the object durably; its size."""
-        index = msgspec.msgpack.encode([_row(extent) for extent in self.extents])
+        index = msgspec.msgpack.encode(list(map(_row, self.extents)))
         trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
         return store.put(segment_name(self.segment), gathered([*self._pieces, index, trailer]))
 
     def _add_block(self, stream: int, first_offset: int, columns: Columns) -> None:
-        head, payload = encode_block(abs(stream), first_offset, columns)
-        self._pieces += (head, payload)
-        self._note(stream, first_offset, first_offset + len(payload), len(head) + len(payload),
-                   len(columns.payloads), columns.sequences[-1], columns.times_ms[-1])  # fmt: skip
+        block = encode_block(stream, first_offset, columns)
+        last = (columns.sequences[-1], columns.times_ms[-1])
+        self._note(stream, first_offset, block, len(columns.payloads), *last)
 
-    def _note(
-        self, stream: int, first: int, following: int, size: int, messages: int, sequence: int, at_ms: int
-    ) -> None:
-        self.extents.append(Extent(stream, first, following, self.segment, self._at, size, messages, sequence, at_ms))
+    def _note(self, stream: int, offset: int, block: list[bytes], messages: int, sequence: int, at_ms: int) -> None:
+        head, payload = block
+        self._pieces += block
+        size, following = len(head) + len(payload), offset + len(payload)
+        extent = Extent(stream, offset, following, self.segment, self._at, size, messages, sequence, at_ms)
+        self.extents.append(extent)
         self._at += size
 
 
@@ -114,19 +134,6 @@ def read_index(store: ObjectStore, name: str) -> list[Extent]:
         raise CorruptData(f"The index of {name} does not match its checksum.")
     segment = segment_number(name)
     return [Extent(row[0], row[1], row[2], segment, *row[3:]) for row in _rows.decode(index)]
-
-
-def _row(extent: Extent) -> _Row:
-    return (
-        extent.stream,
-        extent.first_offset,
-        extent.next_offset,
-        extent.at,
-        extent.size,
-        extent.messages,
-        extent.last_sequence,
-        extent.last_ms,
-    )
 
 
 def gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
