@@ -29,14 +29,14 @@ class SimulatedFile(Inode):
 
 
 class SimulatedDisk(Files):
-    """Files in folders that are all there. `kernel_sync_for` offers the kernel's own workers, or None for a thread."""
+    """Files in folders that are all there. `kernel_syncs_for` offers the kernel's own workers, if any."""
 
-    def __init__(self, kernel_sync_for: Callable[[SimulatedDisk], KernelSync | None] = lambda _: None) -> None:
+    def __init__(self, kernel_syncs_for: Callable[[SimulatedDisk], list[KernelSync]] = lambda _: []) -> None:
         self.changes = 0
         self._folders: defaultdict[str, Folder] = defaultdict(Folder)  # by name
         self._open: dict[int, SimulatedFile] = {}
         self._next_fd = 3
-        self._kernel_sync_for = kernel_sync_for
+        self._kernel_syncs_for = kernel_syncs_for
         self._cut_at: int | None = None
         self._fault: tuple[str, int, int] | None = None  # call, how many go well yet, errno
 
@@ -71,7 +71,7 @@ class SimulatedDisk(Files):
 
     def after_a_power_cut(self, rng: random.Random) -> SimulatedDisk:
         """One of the disks that may be found when the power comes back."""
-        after = type(self)(self._kernel_sync_for)
+        after = type(self)(self._kernel_syncs_for)
         for directory, folder in sorted(self._folders.items()):
             for name, inode in sorted(folder.materialised(rng).items()):
                 assert isinstance(inode, Inode)
@@ -126,8 +126,8 @@ class SimulatedDisk(Files):
         file = self._open[fd]
         file.durable, file.changes = bytes(file.content), []
 
-    def kernel_sync(self) -> KernelSync | None:
-        return self._kernel_sync_for(self)
+    def kernel_syncs(self) -> list[KernelSync]:
+        return self._kernel_syncs_for(self)
 
     def sync_directory(self, path: Path) -> None:
         self._change("sync_directory")

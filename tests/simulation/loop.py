@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -46,8 +47,8 @@ class SimulatedLoop:
         self._made += 1
         heapq.heappush(self._timers, (self.now_s + delay_s, self._made, call, given))
 
-    def add_reader(self, fd: int, call: Callable[[], object]) -> None:
-        self._readers[fd] = call
+    def add_reader(self, fd: int, call: Callable[..., object], *given: Any) -> None:
+        self._readers[fd] = partial(call, *given)
 
     def remove_reader(self, fd: int) -> None:
         self._readers.pop(fd, None)
@@ -156,9 +157,9 @@ class SimulatedSyncThread:
 class SimulatedKernelSync:
     """The kernel's own workers, see `storage.kernel_sync`."""
 
-    fileno = 99
-
-    def __init__(self, loop: SimulatedLoop, disk: SimulatedDisk) -> None:
+    def __init__(self, loop: SimulatedLoop, disk: SimulatedDisk, works_elsewhere: bool) -> None:
+        self.works_elsewhere = works_elsewhere
+        self.fileno = 98 + works_elsewhere
         self._loop = loop
         self._disk = disk
         self._fd = -1
@@ -202,6 +203,7 @@ def simulated(loop: SimulatedLoop) -> Iterator[None]:
             patch("millstream.node.writer.SimpleQueue", make_queue),
             patch("millstream.node.writer.threading", Threading),
             patch("millstream.node.followers.SLICE", SLICE),
+            patch("millstream.node.writer._CROWD", range(1, 65)),  # there are only a few writers here
             patch("millstream.node.clock.time", SimulatedTime(loop)),
             patch("millstream.storage.journal.file.secrets", SimulatedChance(loop.rng)),
         ):

@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.model.commands import Command
 from millstream.node.writer import Answer, Done
+from millstream.storage.kernel_sync import KernelSync
 
 from .clients import Client, Producing, SimulatedFollower
 from .committing import Committing
@@ -50,7 +51,8 @@ class Run:
         self.endings: list[str] = []
         self.asked = self.answered = 0
         self.trouble: Exception | None = None
-        self.disk = disk_kind(self._kernel_sync if self.rng.random() < 0.5 else lambda _: None)
+        self._elsewhere = self.rng.sample((False, True), self.rng.choice((0, 1, 2)))
+        self.disk = disk_kind(self._kernel_syncs)
         self.sizes = {
             "file_bytes": self.rng.choice((300, 1000, 4096)),
             "batch_bytes_max": self.rng.choice((100, 1000, 100_000)),
@@ -65,8 +67,8 @@ class Run:
             self.keys |= DEALS
             self.shared += DEALS
 
-    def _kernel_sync(self, disk: SimulatedDisk) -> SimulatedKernelSync:
-        return SimulatedKernelSync(self.loop, disk)
+    def _kernel_syncs(self, disk: SimulatedDisk) -> list[KernelSync]:
+        return [SimulatedKernelSync(self.loop, disk, elsewhere) for elsewhere in self._elsewhere]
 
     def play(self) -> Run:
         with simulated(self.loop):

@@ -24,6 +24,7 @@ from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
 from ..model.facts import PartsDropped, PartStored
 from ..model.replies import Outcome, Receipt
 from ..storage.journal import LocalJournal
+from ..storage.kernel_sync import KernelSync
 from .clock import WallClock
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ Done = Callable[[Answer], None]
 
 _FREES_SPACE = (Delete, Expire, Trim, DeleteBucket)  # taken even when the disk is nearly full
 _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
+_CROWD = range(16, 65)  # waiters for whom the sync is left to another core
+_NEVER = 1 << 60
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 
 
@@ -78,14 +81,15 @@ class Writer:
         self._sealed: deque[Batch] = deque()  # full, waiting for their turn
         self._flying: Batch | None = None  # being made durable
         self._scheduled = False
+        self._enough = _NEVER  # as many waiters need not wait any longer
         self._refusal: Unavailable | None = None  # why no write is taken now
         self._failed = False  # the journal is broken for good
         self._jobs: SimpleQueue[tuple[Batch, bool] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         self._thread.start()
-        self._kernel = journal.kernel_sync()
-        if self._kernel is not None:
-            self._loop.add_reader(self._kernel.fileno, self._kernel_synced)
+        self._kernels = {kernel.works_elsewhere: kernel for kernel in journal.kernel_syncs()}
+        for kernel in self._kernels.values():
+            self._loop.add_reader(kernel.fileno, self._kernel_synced, kernel)
         self.committed_sequence = machine.next_sequence - 1
         self.commits = 0
 
@@ -176,9 +180,13 @@ class Writer:
         if len(batch.buffer) >= self._batch_bytes_max:
             self._sealed.append(batch)
             self._open = None
-        if self._flying is None and not self._scheduled:
+        if self._flying is not None:
+            return
+        if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._commit)
+        elif len(batch.waiters) >= self._enough:
+            self._commit()
 
     def _commit(self) -> None:
         self._scheduled = False
@@ -198,15 +206,18 @@ class Writer:
                 self._journal.write(batch.first_sequence, batch.at_ms, batch.buffer)
                 written = True
             except OSError as error:
-                self._fail(error)
+                self._loop.call_soon(self._fail, error)  # soon: whoever is just being taken has not been told that yet
                 return
-        if not (written and self._kernel is not None and self._journal.begin_sync(self._kernel)):
+        if not (written and self._begin_sync(len(batch.waiters) in _CROWD)):
             self._jobs.put((batch, written))
 
-    def _kernel_synced(self) -> None:
-        assert self._kernel is not None
+    def _begin_sync(self, elsewhere: bool) -> bool:
+        kernel = self._kernels.get(elsewhere) or self._kernels.get(not elsewhere)
+        return kernel is not None and self._journal.begin_sync(kernel)
+
+    def _kernel_synced(self, kernel: KernelSync) -> None:
         assert self._flying is not None
-        self._synced(self._flying, self._kernel.collect())
+        self._synced(self._flying, kernel.collect())
 
     def _sync_forever(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -231,8 +242,10 @@ class Writer:
         self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms)
         self.committed_sequence = batch.last_sequence
         self.commits += 1
-        if self._sealed:
-            self._commit()  # enough is waiting: the disk works on it while this batch is answered
+        waiting = len(self._open.waiters) if self._open is not None else 0
+        self._enough = self._half_of(waiting + len(batch.waiters))
+        if self._sealed or waiting >= self._enough:
+            self._commit()  # the disk works on it while this batch is answered
         elif not self._scheduled:
             # In two turns of the loop those who are answered now have asked again: fewer, larger commits.
             self._scheduled = True
@@ -243,6 +256,12 @@ class Writer:
             except Exception:  # one client's answer must not cost the others theirs
                 log.exception("An answer could not be given in a way it must not.")
         self._on_committed(batch)
+
+    def _half_of(self, writers: int) -> int:
+        """How many of a crowd of writers make a commit: two halves take turns, one at the disk and one at the loop. It
+        does not pay where few share the price of a commit, where a sync is short beside the work for so many, or where
+        it takes this core from the loop."""
+        return writers // 2 if writers // 2 in _CROWD and True in self._kernels else _NEVER
 
     # -- refusing ------------------------------------------------------------------------------------
 
@@ -287,9 +306,9 @@ class Writer:
     def stop(self) -> None:
         self._jobs.put(None)
         self._thread.join(timeout=10)
-        if self._kernel is not None:
-            self._loop.remove_reader(self._kernel.fileno)
-            self._kernel.close()
+        for kernel in self._kernels.values():
+            self._loop.remove_reader(kernel.fileno)
+            kernel.close()
 
 
 def streams_with_followers(batch: Batch) -> list[Stream]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from .kernel_sync import KernelSync, open_kernel_sync
+from .kernel_sync import KernelSync, open_kernel_syncs
 
 
 class Files:
@@ -78,9 +78,9 @@ class Files:
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
-    def kernel_sync(self) -> KernelSync | None:
-        """A way to sync without a thread, if there is one; a layer that interferes with `sync` has none."""
-        return open_kernel_sync() if type(self) is Files else None
+    def kernel_syncs(self) -> list[KernelSync]:
+        """The ways to sync without a thread; a layer that interferes with `sync` has none."""
+        return open_kernel_syncs() if type(self) is Files else []
 
     def sync_directory(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

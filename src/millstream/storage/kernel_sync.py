@@ -1,62 +1,43 @@
-"""fdatasync by the kernel's own workers (Linux AIO), told through an eventfd.
+"""fdatasync by the kernel's own workers, told through an eventfd.
 
 A thread that syncs has to take the interpreter's lock to say that it is done, which a busy loop gives late and pays for
 in context switches: 110 us of CPU a commit against 33 us this way (measured; `bench/appends.py` shows the effect at 64
-connections). Where the kernel or the machine does not offer it, `open_kernel_sync` says None and a thread does it.
+connections). Where the kernel or the machine does not offer it, a thread does it.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
-import platform
-import struct
+import sys
+from typing import Protocol
 
-# io_setup, io_destroy, io_getevents, io_submit
-_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-_FDSYNC = 3
-_TELL_EVENTFD = 1
-_CONTROL_BLOCK = struct.Struct("<QIIHhIQQqQII")
-_EVENT = struct.Struct("<QQqq")
+from .aio_sync import AioSync
+from .ring_sync import RingSync
 
 
-class KernelSync:
+class KernelSync(Protocol):
     """One sync in flight at a time: `submit`, wait for `fileno` to become readable, `collect`."""
 
-    def __init__(self, calls: tuple[int, int, int, int]) -> None:
-        self._setup, self._destroy, self._getevents, self._submit = calls
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._context = ctypes.c_ulong(0)
-        if self._libc.syscall(self._setup, 1, ctypes.byref(self._context)) != 0:
-            raise OSError(ctypes.get_errno(), "io_setup")
-        self.fileno = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._block = ctypes.create_string_buffer(_CONTROL_BLOCK.size)
-        self._blocks = (ctypes.c_void_p * 1)(ctypes.addressof(self._block))
-        self._event = ctypes.create_string_buffer(_EVENT.size)
+    works_elsewhere: bool  # on another core, so that the one that asks goes on with its own work meanwhile
+    fileno: int
 
     def submit(self, fd: int) -> bool:
         """Start to sync a file; False where the kernel does not take it."""
-        _CONTROL_BLOCK.pack_into(self._block, 0, 0, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, _TELL_EVENTFD, self.fileno)
-        return bool(self._libc.syscall(self._submit, self._context, 1, self._blocks) == 1)
+        ...
 
     def collect(self) -> OSError | None:
         """How the sync ended."""
-        os.eventfd_read(self.fileno)
-        if self._libc.syscall(self._getevents, self._context, 1, 1, self._event, None) != 1:
-            return OSError(ctypes.get_errno(), "the kernel lost a sync")
-        result = _EVENT.unpack(self._event)[2]
-        return OSError(-result, os.strerror(-result)) if result < 0 else None
+        ...
 
-    def close(self) -> None:
-        self._libc.syscall(self._destroy, self._context)
-        os.close(self.fileno)
+    def close(self) -> None: ...
 
 
-def open_kernel_sync() -> KernelSync | None:
-    calls = _CALLS.get(platform.machine())
-    if calls is None or not hasattr(os, "eventfd"):
-        return None
-    try:
-        return KernelSync(calls)
-    except OSError:
-        return None
+def open_kernel_syncs() -> list[KernelSync]:
+    """What this machine offers."""
+    offered: list[KernelSync] = []
+    if sys.platform == "linux" and hasattr(os, "eventfd"):
+        for kind in (AioSync, RingSync):
+            with contextlib.suppress(OSError):  # an old kernel, or a sandbox that forbids it
+                offered.append(kind())
+    return offered

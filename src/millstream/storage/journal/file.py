@@ -76,8 +76,8 @@ class LocalJournal:
         """Let the kernel sync what is written; False where it does not take it."""
         return kernel.submit(self._fd)
 
-    def kernel_sync(self) -> KernelSync | None:
-        return self._files.kernel_sync()
+    def kernel_syncs(self) -> list[KernelSync]:
+        return self._files.kernel_syncs()
 
     def batches(self, after: int) -> Iterator[Batch]:
         return JournalReader(self._directory, self._files).batches(after)
