@@ -21,6 +21,10 @@ import pytest
 # Helpers that assert; here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.torture.{name}" for name in ("writers", "verifier", "ledger")))
 
+# A shell starts what runs in its background with Ctrl-C ignored, and so would all that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 READY_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 15.0
 
