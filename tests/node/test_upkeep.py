@@ -7,11 +7,14 @@ import errno
 import itertools
 import os
 import signal
+import sys
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from millstream.model.errors import NotFound
+from millstream.node.upkeep_process import Assignment, Request
 
 from .rig import BYTES, TINY, Rig, until
 
@@ -122,6 +125,21 @@ async def test_a_helper_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path)
             assert await rig.content("box/a") == content
         assert len(killed) == 3
         assert rig.node.upkeep.failures >= 3
+
+
+async def test_a_helper_whose_server_was_killed_ends_without_a_word(tmp_path):
+    """It may get to its report before the kernel gets to it."""
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"x")
+        through = rig.node.writer.committed_sequence
+    assignment = Assignment(str(tmp_path), 1 << 17, 8, os.getpid(), 3600.0, 1 << 30)
+    command = [sys.executable, "-m", "millstream.node.upkeep_process", msgspec.json.encode(assignment).decode()]
+    pipe = asyncio.subprocess.PIPE
+    helper = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    helper._transport.get_pipe_transport(1).close()
+    helper.stdin.write(msgspec.json.encode(Request(through)) + b"\n")
+    assert await asyncio.wait_for(helper.stderr.read(), 20) == b""
+    assert await helper.wait() == 1
 
 
 async def test_closing_ends_the_helper_and_frees_the_directory(tmp_path):

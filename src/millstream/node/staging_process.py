@@ -21,7 +21,7 @@ from ..storage.transactions.arrow import ArrowRows, give_memory_back_to_the_syst
 from ..storage.transactions.merging import Merged, merge_parts
 from ..storage.transactions.ndjson import NdjsonRows
 from ..storage.transactions.parts import PartHead, Rows, write_part
-from .upkeep_process import die_with, give_back_memory
+from .upkeep_process import die_with, give_back_memory, tell
 
 _MEMORY_MAX = 3 << 30  # a compressed Arrow batch can grow without bounds; then the job fails, not the machine
 
@@ -77,8 +77,7 @@ def main() -> int:
     worker = Worker(LocalObjects(data_dir.objects, Files()), data_dir.objects, assignment.message_bytes_max)
     while line := sys.stdin.buffer.readline():
         report = worker.run(_jobs.decode(line))
-        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-        sys.stdout.buffer.flush()
+        tell(report)
         give_back_memory()
     return 0
 

@@ -62,7 +62,7 @@ def main() -> int:
     try:
         serve(assignment)
     except (OSError, StorageError, sqlite3.Error) as error:
-        _report(Report(failure=str(error)))
+        tell(Report(failure=str(error)))
         return 1
     return 0
 
@@ -89,7 +89,7 @@ def serve(assignment: Assignment) -> None:
             merged = merger.step()
             removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
             if merged or removed:
-                _report(Report(checkpointer.applied, removed, merged=int(merged)))
+                tell(Report(checkpointer.applied, removed, merged=int(merged)))
             merge_due = merged or archives_merged
             continue
         if not _readable(_IDLE_S):
@@ -100,7 +100,7 @@ def serve(assignment: Assignment) -> None:
             checkpointer.close()
             return
         request = msgspec.json.decode(line, type=Request)
-        _report(Report(checkpointer.advance(request.through)))
+        tell(Report(checkpointer.advance(request.through)))
         give_back_memory()
         merge_due = True
 
@@ -110,7 +110,7 @@ def _merge_archives(keeper: ArchiveKeeper) -> bool:
     try:
         return keeper.merge()
     except CorruptData as error:
-        _report(Report(failure=f"{error.message} The archive is not merged. Run 'millstream doctor'"))
+        tell(Report(failure=f"{error.message} The archive is not merged. Run 'millstream doctor'"))
         return False
 
 
@@ -118,9 +118,13 @@ def _readable(timeout_s: float) -> bool:
     return bool(select.select([sys.stdin.buffer], [], [], timeout_s)[0])
 
 
-def _report(report: Report) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+def tell(report: msgspec.Struct) -> None:
+    """Say something to the server. If it was killed, nobody is left to hear this or anything else."""
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(1)  # at once: any other way Python would try to write it again
 
 
 def give_back_memory() -> None:
