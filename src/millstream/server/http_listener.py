@@ -16,7 +16,7 @@ from ..node.node import Node
 from ..node.vital import vital_task
 from ..node.writer import Done
 from ..protocol.http import headers as h
-from ..protocol.http.requests import Request, require_host
+from ..protocol.http.requests import FLAT, Request, require_host
 from ..protocol.http.responses import appended_lines
 from .bucket_routes import BucketRoutes
 from .guard import Guard
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.25
 _HOLD_S = 5.0  # how long a request waits for a node that recovers
 _RETRY_AFTER = b"Retry-After: 1\r\n"
-_FLAT = b"/v1/stream/"
 _CORS_METHODS = METHODS + b", PATCH"  # buckets take it
 _OPERATOR = frozenset({b"/healthz", b"/readyz/local", b"/metrics"})
 
@@ -166,7 +165,7 @@ class HttpListener:
 
         Whoever is not welcome is told so in `serve`; nothing of theirs goes to the disk before that.
         """
-        if self._bucket_routes is None or request.method != b"PUT" or request.path.startswith(_FLAT):
+        if self._bucket_routes is None or request.method != b"PUT" or request.path.startswith(FLAT):
             return None
         origin, host = request.headers.get(h.ORIGIN), request.headers.get(h.HOST, b"")
         if not self._guard.allows_host(host) or (origin is not None and not self._guard.allows_origin(origin, host)):
@@ -181,8 +180,8 @@ class HttpListener:
             self._preflight(conn)
         elif routes is not None and method == b"GET" and routes.answer_again(conn, request):
             pass
-        elif routes is not None and path.startswith(_FLAT):
-            routes.serve(conn, request, key_of_flat_path(path[len(_FLAT) :]))
+        elif routes is not None and path.startswith(FLAT):
+            routes.serve(conn, request, key_of_flat_path(path[len(FLAT) :]))
         elif path in _OPERATOR:
             self._serve_operator(conn, request)
         elif self._bucket_routes is None:

@@ -12,12 +12,11 @@ from typing import NamedTuple, TypeVar
 from ..model.commands import Append
 from ..model.names import PLAIN_PATH, key_of_plain_path
 from ..protocol.http import headers as h
-from ..protocol.http.requests import PlainAppend, PlainKind, Request, plain_kind
+from ..protocol.http.requests import FLAT, PlainAppend, PlainKind, Request, plain_kind
 from .guard import Guard
 
 # Stricter than the parser: plain methods, the path of a URL without a fragment, this version and no other.
-_REQUEST_LINE = re.compile(rb"(?:POST /v1/stream/(%b)|(GET|POST|HEAD) (/[!-\"$-~]{0,1024})) HTTP/1\.1\r\n" % PLAIN_PATH)
-_FLAT = b"/v1/stream/"
+_REQUEST_LINE = re.compile(rb"(?:POST %b(%b)|(GET|POST|HEAD) (/[!-\"$-~]{0,1024})) HTTP/1\.1\r\n" % (FLAT, PLAIN_PATH))
 _LINES_BYTES_MAX = 1024
 _WHOLE_BYTES_MAX = 1024
 _KNOWN_MAX = 4096
@@ -67,8 +66,8 @@ class KnownHeads:
         if plain_path is not None and plain is not None:
             body = data[body_at:]
             command = Append(key_of_plain_path(plain_path), plain.content_type, plain.body_of(body))
-            return PlainAppend(b"POST", _FLAT + plain_path, b"", headers, body, True, "1.1", None, command)
-        method, target = line.group(2, 3) if plain_path is None else (b"POST", _FLAT + plain_path)
+            return PlainAppend(b"POST", FLAT + plain_path, b"", headers, body, True, "1.1", None, command)
+        method, target = line.group(2, 3) if plain_path is None else (b"POST", FLAT + plain_path)
         path, _, query = target.partition(b"?")
         request = Request(method, path, query, headers, data[body_at:], True)
         if is_short_get and not request.body:

@@ -24,6 +24,7 @@ _TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 _SAFE_INTEGER_MAX = 2**53 - 1
 _TOKEN_BYTES_MAX = 1024
+FLAT = b"/v1/stream/"  # the prefix under which a stream is one path
 LIVE_MODES = ("long-poll", "sse")
 
 
