@@ -5,9 +5,8 @@ BIN := $(VENV)/bin
 SUITE := tests/conformance
 INTEROP := tests/client/interop
 
-# Asked only when the venv is made. Each candidate is run, as a name on the PATH may be a shim for nothing.
-PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Which Python the venv is made with, such as PYTHON=python3.12; by itself the fastest build that is found.
+PYTHON ?=
 
 # More options for serve, test, bench and torture, such as ARGS="-k settings".
 ARGS ?=
@@ -58,8 +57,9 @@ clean: ## remove what tools made; ./data stays
 # --- what the targets above stand on; a stamp says when it was last done
 
 $(VENV)/.stamp-venv:
-	@test -n "$(PYTHON)" || { echo "Millstream needs Python 3.11 or newer; please install it." >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@python="$(or $(PYTHON),$$(sh tools/fastest_python.sh))"; \
+	test -n "$$python" || { echo "Millstream needs Python 3.11 or newer; please install it." >&2; exit 1; }; \
+	echo "The venv is made with $$python."; "$$python" -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.stamp-serve: pyproject.toml | $(VENV)/.stamp-venv
