@@ -34,6 +34,7 @@ from tables import (
 
 CONNECTIONS = (1, 8, 64, 256)
 BODY_BYTES = 256
+LONG = 10  # so many times the length of a measurement: checkpoints fall due in it
 
 # Uncounted, so that the first cells do not meet a cold compiler in Node.
 WARM_UP = Load("append", f"append{NODE_FILE_STREAMS_MAX}", 64, NODE_FILE_STREAMS_MAX, seconds=1.0)
@@ -63,13 +64,18 @@ def cells(plan: Plan) -> list[Cell]:
     return memory + [Cell(c, NODE_FILE_STREAMS_MAX, NODE_FILE) for c in CONNECTIONS]
 
 
+def long_cells(plan: Plan) -> tuple[Cell, Cell]:
+    """Few streams and many, until what a server puts off is in the figure too."""
+    return Cell(256, 1, NODE_MEMORY), Cell(256, max(stream_counts(plan)), NODE_MEMORY)
+
+
 def measure(plan: Plan) -> Figure:
     samples = Samples()
     for round_ in range(plan.rounds):
         progress(f"appends: round {round_ + 1} of {plan.rounds}")
         with Fleet() as fleet:
             _one_round(plan, round_, fleet, samples)
-    tables = [_table(plan, samples, NODE_MEMORY), _table(plan, samples, NODE_FILE)]
+    tables = [_table(plan, samples, NODE_MEMORY), _table(plan, samples, NODE_FILE), _long_table(plan, samples)]
     return Figure("appends", tables, _bars(plan, samples), samples)
 
 
@@ -88,15 +94,19 @@ def _one_round(plan: Plan, round_: int, fleet: Fleet, samples: Samples) -> None:
             if kind in servers:
                 settle(list(servers.values()))
                 samples.add(round_, kind, cell.name, _append(plan, servers[kind], cell))
+    if MILLSTREAM in servers:
+        for cell in in_turn(round_, long_cells(plan)):
+            settle(list(servers.values()))
+            samples.add(round_, MILLSTREAM, f"{cell.name} long", _append(plan, servers[MILLSTREAM], cell, LONG))
 
 
-def _append(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:
+def _append(plan: Plan, server: Server, cell: Cell, times_longer: int = 1) -> dict[str, float]:
     load = Load(
         "append",
         cell.kind,
         cell.connections,
         cell.streams,
-        seconds=plan.seconds,
+        seconds=plan.seconds * times_longer,
         warmup_s=plan.warmup_s,
         body_bytes=BODY_BYTES,
     )
@@ -120,6 +130,15 @@ def _table(plan: Plan, samples: Samples, peer: str) -> Table:
     return Table(title, [*columns, "ratio"], rows)
 
 
+def _long_table(plan: Plan, samples: Samples) -> Table:
+    rows = [
+        [cell.name, *(number(samples.median(MILLSTREAM, f"{cell.name} long", key)) for key in ("rate", "cpu_us"))]
+        for cell in long_cells(plan)
+    ]
+    title = f"The same for {plan.seconds * LONG:g} s, checkpoints included"
+    return Table(title, ["connections x streams", f"{MILLSTREAM} /s", "cpu us"], rows)
+
+
 def _rate_ratio(samples: Samples, cell: str, peer: str) -> float | None:
     return ratio(samples.median(MILLSTREAM, cell, "rate"), samples.median(peer, cell, "rate"))
 
@@ -137,13 +156,10 @@ def _bars(plan: Plan, samples: Samples) -> list[Bar]:
     ]
     cpu_us = samples.median(MILLSTREAM, "256 x 500", "cpu_us")
     bars.append(Bar("CPU per durable append, 256 connections", cpu_us, 40.0, False, " us"))
-    return [*bars, _many_streams_bar(plan, samples)]
+    return [*bars, _many_streams_bar(plan, samples, ""), _many_streams_bar(plan, samples, " long")]
 
 
-def _many_streams_bar(plan: Plan, samples: Samples) -> Bar:
-    many = max(stream_counts(plan))
-    growth = ratio(
-        samples.median(MILLSTREAM, f"256 x {many}", "cpu_us"),
-        samples.median(MILLSTREAM, "256 x 1", "cpu_us"),
-    )
-    return Bar(f"CPU per append, {many:,} streams vs 1", growth, 1.15, False, "x")
+def _many_streams_bar(plan: Plan, samples: Samples, length: str) -> Bar:
+    few, many = (samples.median(MILLSTREAM, f"{cell.name}{length}", "cpu_us") for cell in long_cells(plan))
+    name = f"CPU per append, {max(stream_counts(plan)):,} streams vs 1{length and ', with checkpoints'}"
+    return Bar(name, ratio(many, few), 1.15, False, "x")

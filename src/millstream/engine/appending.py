@@ -19,7 +19,7 @@ from ..model.errors import (
     TooMany,
 )
 from ..model.etags import names_state
-from ..model.facts import Appended, Closed, Producer
+from ..model.facts import Appended, Closed, Producer, size_of
 from ..model.ids import U64_MAX, MessageId
 from ..model.media import media_type
 from ..model.positions import format_stream_id
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.existing(command.key, now_ms)
-    view = stream.pending or stream
+    view = stream if stream.pending is None else stream.overlay()
     body = command.body
     close_only = command.closes and not body.payload and body.upload is None and body.fault is None
     if view.closed:
@@ -60,8 +60,7 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
         raise body.fault
     fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms, first_id)
     machine.admit(stream, fact, now_ms, changes)
-    assert stream.pending is not None
-    tail = stream.pending.tail
+    tail = fact.offset + (len(fact.payload) or size_of(fact))
     last_id = (fact.id_ms, fact.id_seq if body.lengths is None else fact.id_seq + len(body.lengths) - 1)
     if producer is None:
         return Receipt(APPENDED, fact.stream, tail, command.closes, view.content_type, None, None, last_id)

@@ -125,7 +125,7 @@ def _differs(how: str) -> Conflict:
 
 def decide_delete(machine: Machine, command: Delete, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.existing(command.key, now_ms)
-    view = stream.pending or stream
+    view = stream.view()
     machine.admit(stream, facts.StreamDeleted(view.number), now_ms, changes)
     return Receipt(Outcome.DELETED, view.number, view.tail, view.closed, view.content_type)
 
@@ -133,7 +133,7 @@ def decide_delete(machine: Machine, command: Delete, now_ms: int, changes: list[
 def decide_expire(machine: Machine, command: Expire, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.find(command.key)
     if stream is not None and stream.number == command.number:
-        view = stream.pending or stream
+        view = stream.view()
         if not view.deleted and not machine.is_live(stream, now_ms):
             machine.admit(stream, facts.StreamExpired(view.number), now_ms, changes)
             return Receipt(Outcome.EXPIRED, view.number, view.tail, view.closed, view.content_type)
@@ -143,7 +143,7 @@ def decide_expire(machine: Machine, command: Expire, now_ms: int, changes: list[
 def decide_touch(machine: Machine, command: Touch, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.find(command.key)
     if stream is not None and stream.number == command.number and machine.is_live(stream, now_ms):
-        view = stream.pending or stream
+        view = stream.view()
         lease = view.lease
         if lease is not None and lease.sliding and now_ms - lease.renewed_ms >= lease.thinning_ms():
             machine.admit(stream, facts.Touched(view.number), now_ms, changes)

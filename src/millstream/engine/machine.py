@@ -73,6 +73,11 @@ class Machine:
     def hot_bytes(self) -> int:
         return self._hot.bytes
 
+    @property
+    def changed_streams(self) -> int:
+        """How many have changed since the last cut."""
+        return len(self._dirty)
+
     # -- deciding ----------------------------------------------------------------------------------
 
     def decide(self, command: commands.Command, now_ms: int, changes: list[Change]) -> Receipt:
@@ -100,10 +105,12 @@ class Machine:
 
     def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
         """Lay a decided fact over the stream's committed state."""
-        if type(fact) is facts.Appended:
-            apply_appended(stream.pending or stream.overlay(), fact, now_ms)  # the way of most facts, without detours
+        if type(fact) is not facts.Appended:
+            apply_to_stream(stream.overlay(), fact, now_ms)
+        elif stream.pending is None:
+            stream.pending = (fact, now_ms)
         else:
-            apply_to_stream(stream.pending or stream.overlay(), fact, now_ms)
+            apply_appended(stream.overlay(), fact, now_ms)
         stream.inflight += 1
         if type(fact) is facts.Appended or type(fact) is facts.Closed:
             producer = fact.producer
@@ -163,7 +170,7 @@ class Machine:
         if stream is None:
             stream = self.find(key)
         if stream is not None:
-            view = stream.pending or stream
+            view = stream if stream.pending is None else stream.overlay()
             if not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms)):
                 stream.used = self.coarse_s
                 return stream
@@ -181,7 +188,7 @@ class Machine:
         return not stream.deleted and (stream.lease is None or not self._is_over(stream, stream, now_ms))
 
     def is_live(self, stream: Stream, now_ms: int) -> bool:
-        view = stream.pending or stream
+        view = stream.view()
         return not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms))
 
     def _is_over(self, stream: Stream, view: StreamRecord, now_ms: int) -> bool:

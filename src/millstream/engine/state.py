@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..model.facts import Stored
+from ..model.facts import Appended, Stored
 from ..model.records import BucketRecord, StreamRecord
+from .applying import apply_appended
 
 
 class HotRecord(msgspec.Struct, frozen=True, gc=False):
@@ -71,10 +72,11 @@ class Stream(StreamRecord, gc=False):
     """A stream in memory. The inherited fields are the committed state.
 
     `pending` is the overlay: the state as it will be once everything in flight is durable. Decisions look at
-    it, readers never do.
+    it, readers never do. With one append in flight it is that append and its time: with many streams most are written
+    before the next decision about them, and nobody has asked for the state in between.
     """
 
-    pending: StreamRecord | None = None
+    pending: StreamRecord | tuple[Appended, int] | None = None
     inflight: int = 0
     changed: int = 0  # sequence of the last committed change; the catalog has it once it checkpointed that far
     hot: list[Hot] | None = None
@@ -96,13 +98,18 @@ class Stream(StreamRecord, gc=False):
 
     def view(self) -> StreamRecord:
         """What a decision must look at."""
-        return self.pending or self
+        return self if self.pending is None else self.overlay()
 
     def overlay(self) -> StreamRecord:
-        if self.pending is None:
+        pending = self.pending
+        if pending is None or type(pending) is tuple:
+            self.pending = None
             # copy.copy() would spend a microsecond on finding this method.
-            self.pending = self.__copy__()  # type: ignore[attr-defined]
-        return self.pending
+            overlay: StreamRecord = self.__copy__()  # type: ignore[attr-defined]
+            if pending is not None:
+                apply_appended(overlay, *pending)
+            self.pending = pending = overlay
+        return pending  # type: ignore[return-value]
 
     def settle(self) -> None:
         """One change in flight less."""

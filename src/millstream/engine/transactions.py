@@ -106,7 +106,7 @@ def _checked_streams(
 
 
 def _objection(stream: Stream, addition: Addition) -> Reason | None:
-    view = stream.pending or stream
+    view = stream.view()
     if view.closed:
         return Reason("stream_closed", f"The stream '{addition.stream}' is closed.", stream=addition.stream)
     if view.client_ids:
@@ -149,7 +149,7 @@ def _create(
 
 def _append(machine: Machine, stream: Stream, addition: Addition, now_ms: int, changes: list[Change]) -> None:
     for piece in addition.slices:
-        view = stream.pending or stream
+        view = stream.view()
         fact = Appended(view.number, view.tail, *next_id(view, now_ms), b"", piece.lengths, stored=piece.stored)
         machine.admit(stream, fact, now_ms, changes)
 

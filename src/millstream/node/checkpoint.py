@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -36,7 +36,8 @@ from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, seg
 from ..storage.transactions.objects import whole_fact
 from .archiving import Archiver
 
-_STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
+_STRETCH_BYTES_MAX = 128 << 20  # of payload in memory at a time
+_SEGMENT_BYTES_MAX = 64 << 20
 _FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
 
@@ -234,7 +235,7 @@ class Checkpointer:
                 continue
             for appends in self._in_memory(happened) if number in stretch.stored else (happened,):
                 add_appends(builder, number, appends, record.earliest)
-                if builder.size >= _STRETCH_BYTES_MAX:
+                if builder.size >= _SEGMENT_BYTES_MAX:
                     self._finish(builder)
                     builder = self._builder()
             if record.snapshot is not None and number in stretch.published:
@@ -325,21 +326,17 @@ def add_appends(builder: SegmentBuilder, stream: int, happened: list[Logged], ea
         and (not earliest or behind > earliest)
     ]
     if appends:
-        *found, lengths, offsets = map(list, zip(*appends, strict=True))
+        *found, lengths, offsets = zip(*appends, strict=True)
         columns = Columns(*found)
         builder.add(stream, offsets[0], columns if lengths.count(None) == len(lengths) else _split(columns, lengths))
 
 
-def _split(columns: Columns, lengths: list[list[int] | None]) -> Columns:
+def _split(columns: Columns, lengths: Sequence[list[int] | None]) -> Columns:
     """Appends of several messages taken apart; their ids follow each other."""
-    parts = Columns([], [], [], [], [])
+    messages: list[tuple[bytes, int, int, int, int]] = []
     for (payload, at_ms, id_ms, id_seq, sequence), sizes in zip(zip(*columns, strict=True), lengths, strict=True):
         at = 0
         for index, size in enumerate([len(payload)] if sizes is None else sizes):
-            parts.payloads.append(payload[at : at + size])
-            parts.times_ms.append(at_ms)
-            parts.ids_ms.append(id_ms)
-            parts.id_seqs.append(id_seq + index)
-            parts.sequences.append(sequence)
+            messages.append((payload[at : at + size], at_ms, id_ms, id_seq + index, sequence))
             at += size
-    return parts
+    return Columns(*zip(*messages, strict=True))

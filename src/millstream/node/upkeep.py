@@ -34,6 +34,7 @@ _EVICT_EVERY_S = 10.0
 class UpkeepLimits(msgspec.Struct, frozen=True):
     checkpoint_bytes: int
     checkpoint_records: int
+    checkpoint_streams: int
     checkpoint_age_s: float
     hot_bytes_max: int
     hot_streams_max: int
@@ -137,6 +138,7 @@ class Upkeep:
             self._oldest_change_s = self._now_s()
         return (
             records >= limits.checkpoint_records
+            or self._machine.changed_streams >= limits.checkpoint_streams
             or self.bytes_since_cut >= limits.checkpoint_bytes
             or self._machine.hot_bytes >= limits.hot_bytes_max // 2
             or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
