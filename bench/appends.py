@@ -34,7 +34,7 @@ from tables import (
 
 CONNECTIONS = (1, 8, 64, 256)
 BODY_BYTES = 256
-LONG = 10  # so many times the length of a measurement: checkpoints fall due in it
+WHOLE = 1_000_000
 
 # Uncounted, so that the first cells do not meet a cold compiler in Node.
 WARM_UP = Load("append", f"append{NODE_FILE_STREAMS_MAX}", 64, NODE_FILE_STREAMS_MAX, seconds=1.0)
@@ -51,6 +51,10 @@ class Cell:
         return f"{self.connections} x {self.streams}"
 
     @property
+    def whole_name(self) -> str:
+        return f"{self.name}, whole"
+
+    @property
     def kind(self) -> str:
         return f"append{self.streams}"
 
@@ -64,8 +68,8 @@ def cells(plan: Plan) -> list[Cell]:
     return memory + [Cell(c, NODE_FILE_STREAMS_MAX, NODE_FILE) for c in CONNECTIONS]
 
 
-def long_cells(plan: Plan) -> tuple[Cell, Cell]:
-    """Few streams and many, until what a server puts off is in the figure too."""
+def whole_cells(plan: Plan) -> tuple[Cell, Cell]:
+    """One stream and many."""
     return Cell(256, 1, NODE_MEMORY), Cell(256, max(stream_counts(plan)), NODE_MEMORY)
 
 
@@ -75,7 +79,7 @@ def measure(plan: Plan) -> Figure:
         progress(f"appends: round {round_ + 1} of {plan.rounds}")
         with Fleet() as fleet:
             _one_round(plan, round_, fleet, samples)
-    tables = [_table(plan, samples, NODE_MEMORY), _table(plan, samples, NODE_FILE), _long_table(plan, samples)]
+    tables = [_table(plan, samples, NODE_MEMORY), _table(plan, samples, NODE_FILE), _whole_table(plan, samples)]
     return Figure("appends", tables, _bars(plan, samples), samples)
 
 
@@ -94,19 +98,30 @@ def _one_round(plan: Plan, round_: int, fleet: Fleet, samples: Samples) -> None:
             if kind in servers:
                 settle(list(servers.values()))
                 samples.add(round_, kind, cell.name, _append(plan, servers[kind], cell))
-    if MILLSTREAM in servers:
-        for cell in in_turn(round_, long_cells(plan)):
-            settle(list(servers.values()))
-            samples.add(round_, MILLSTREAM, f"{cell.name} long", _append(plan, servers[MILLSTREAM], cell, LONG))
+    if MILLSTREAM in servers and round_ % 2 == 0:  # it takes as long as all the rest
+        for cell in in_turn(round_ // 2, whole_cells(plan)):
+            samples.add(round_, MILLSTREAM, cell.whole_name, _append_whole(plan, servers[MILLSTREAM], cell))
 
 
-def _append(plan: Plan, server: Server, cell: Cell, times_longer: int = 1) -> dict[str, float]:
+def _append_whole(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:
+    """So many appends that two checkpoints fall due, and everything until the server rests again. As many as make one
+    come before, uncounted: what was there until then is checkpointed, and all streams are in memory."""
+    count = plan.scaled(WHOLE, 50_000)
+    run_load(server, Load("append", cell.kind, cell.connections, cell.streams, count=count // 2))
+    settle([server], seconds_max=30.0)
+    before_s = server.cpu_seconds()
+    report = run_load(server, Load("append", cell.kind, cell.connections, cell.streams, count=count))
+    settle([server], seconds_max=30.0)
+    return {**report.values(), "cpu_us": (server.cpu_seconds() - before_s) * 1e6 / report.requests_total}
+
+
+def _append(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:
     load = Load(
         "append",
         cell.kind,
         cell.connections,
         cell.streams,
-        seconds=plan.seconds * times_longer,
+        seconds=plan.seconds,
         warmup_s=plan.warmup_s,
         body_bytes=BODY_BYTES,
     )
@@ -130,12 +145,12 @@ def _table(plan: Plan, samples: Samples, peer: str) -> Table:
     return Table(title, [*columns, "ratio"], rows)
 
 
-def _long_table(plan: Plan, samples: Samples) -> Table:
+def _whole_table(plan: Plan, samples: Samples) -> Table:
     rows = [
-        [cell.name, *(number(samples.median(MILLSTREAM, f"{cell.name} long", key)) for key in ("rate", "cpu_us"))]
-        for cell in long_cells(plan)
+        [cell.name, *(number(samples.median(MILLSTREAM, cell.whole_name, key)) for key in ("rate", "cpu_us"))]
+        for cell in whole_cells(plan)
     ]
-    title = f"The same for {plan.seconds * LONG:g} s, checkpoints included"
+    title = f"{plan.scaled(WHOLE, 50_000):,} appends with the checkpoints they cause, median of {plan.rounds}"
     return Table(title, ["connections x streams", f"{MILLSTREAM} /s", "cpu us"], rows)
 
 
@@ -156,10 +171,10 @@ def _bars(plan: Plan, samples: Samples) -> list[Bar]:
     ]
     cpu_us = samples.median(MILLSTREAM, "256 x 500", "cpu_us")
     bars.append(Bar("CPU per durable append, 256 connections", cpu_us, 40.0, False, " us"))
-    return [*bars, _many_streams_bar(plan, samples, ""), _many_streams_bar(plan, samples, " long")]
+    return [*bars, _many_streams_bar(plan, samples)]
 
 
-def _many_streams_bar(plan: Plan, samples: Samples, length: str) -> Bar:
-    few, many = (samples.median(MILLSTREAM, f"{cell.name}{length}", "cpu_us") for cell in long_cells(plan))
-    name = f"CPU per append, {max(stream_counts(plan)):,} streams vs 1{length and ', with checkpoints'}"
-    return Bar(name, ratio(many, few), 1.15, False, "x")
+def _many_streams_bar(plan: Plan, samples: Samples) -> Bar:
+    """A short measurement has a checkpoint in it or not, and that of its neighbours: it says little about this."""
+    one, many = (samples.median(MILLSTREAM, cell.whole_name, "cpu_us") for cell in whole_cells(plan))
+    return Bar(f"CPU per append, {max(stream_counts(plan)):,} streams vs 1", ratio(many, one), 1.15, False, "x")

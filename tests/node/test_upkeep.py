@@ -48,10 +48,9 @@ def _quickly(monkeypatch):
     monkeypatch.setattr("millstream.node.upkeep._TICK_S", 0.005)
 
 
-async def test_a_checkpoint_is_due_by_records_by_streams_by_bytes_and_by_age(tmp_path):
+async def test_a_checkpoint_is_due_by_records_by_bytes_and_by_age(tmp_path):
     due = {
         "records": replace(TINY, checkpoint_records=20),
-        "streams": replace(TINY, checkpoint_records=1000, checkpoint_streams=1),
         "bytes": replace(TINY, checkpoint_records=1000, checkpoint_bytes=500),
         "age": replace(TINY, checkpoint_records=1000, checkpoint_age_s=0.05),
     }

@@ -73,11 +73,6 @@ class Machine:
     def hot_bytes(self) -> int:
         return self._hot.bytes
 
-    @property
-    def changed_streams(self) -> int:
-        """How many have changed since the last cut."""
-        return len(self._dirty)
-
     # -- deciding ----------------------------------------------------------------------------------
 
     def decide(self, command: commands.Command, now_ms: int, changes: list[Change]) -> Receipt:

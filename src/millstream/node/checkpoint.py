@@ -36,8 +36,7 @@ from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, seg
 from ..storage.transactions.objects import whole_fact
 from .archiving import Archiver
 
-_STRETCH_BYTES_MAX = 128 << 20  # of payload in memory at a time
-_SEGMENT_BYTES_MAX = 64 << 20
+_STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
 _FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
 
@@ -235,7 +234,7 @@ class Checkpointer:
                 continue
             for appends in self._in_memory(happened) if number in stretch.stored else (happened,):
                 add_appends(builder, number, appends, record.earliest)
-                if builder.size >= _SEGMENT_BYTES_MAX:
+                if builder.size >= _STRETCH_BYTES_MAX:
                     self._finish(builder)
                     builder = self._builder()
             if record.snapshot is not None and number in stretch.published:

@@ -21,7 +21,8 @@ from ..storage.transactions.arrow import ArrowRows, give_memory_back_to_the_syst
 from ..storage.transactions.merging import Merged, merge_parts
 from ..storage.transactions.ndjson import NdjsonRows
 from ..storage.transactions.parts import PartHead, Rows, write_part
-from .upkeep_process import die_with, give_back_memory, tell
+from . import memory
+from .upkeep_process import die_with, tell
 
 _MEMORY_MAX = 3 << 30  # a compressed Arrow batch can grow without bounds; then the job fails, not the machine
 
@@ -78,7 +79,7 @@ def main() -> int:
     while line := sys.stdin.buffer.readline():
         report = worker.run(_jobs.decode(line))
         tell(report)
-        give_back_memory()
+        memory.give_back()
     return 0
 
 

@@ -15,6 +15,7 @@ from ..engine.machine import Machine
 from ..engine.state import Bucket, Stream
 from ..storage.objects import LocalObjects
 from ..storage.segments.segment import segment_name
+from . import memory
 from .clock import Clock
 from .helper_process import read_line, start_helper
 from .recent import RecentFacts
@@ -34,7 +35,6 @@ _EVICT_EVERY_S = 10.0
 class UpkeepLimits(msgspec.Struct, frozen=True):
     checkpoint_bytes: int
     checkpoint_records: int
-    checkpoint_streams: int
     checkpoint_age_s: float
     hot_bytes_max: int
     hot_streams_max: int
@@ -125,7 +125,8 @@ class Upkeep:
             elif self._is_due():
                 await self.checkpoint()
             elif self._is_eviction_due():
-                await self._evict()
+                if await self._evict() >= max(_SLICE, len(self._machine.streams)):
+                    memory.give_back()  # most have left
             else:
                 await asyncio.sleep(_TICK_S)
 
@@ -138,7 +139,6 @@ class Upkeep:
             self._oldest_change_s = self._now_s()
         return (
             records >= limits.checkpoint_records
-            or self._machine.changed_streams >= limits.checkpoint_streams
             or self.bytes_since_cut >= limits.checkpoint_bytes
             or self._machine.hot_bytes >= limits.hot_bytes_max // 2
             or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
@@ -161,18 +161,20 @@ class Upkeep:
         over = len(self._machine.streams) > self._limits.hot_streams_max and self.applied > self._evicted_at
         return over or self._now_s() >= self._next_eviction_s
 
-    async def _evict(self) -> None:
-        """Let streams go that nobody asked for lately; over the limit, the oldest whoever asked for them."""
+    async def _evict(self) -> int:
+        """Let streams go that nobody asked for lately; over the limit, the oldest whoever asked for them. How many
+        went."""
         self._next_eviction_s = self._now_s() + _EVICT_EVERY_S
         self._evicted_at = self.applied
         now, now_ms = self._machine.coarse_s, self._clock.now_ms()
         streams = list(self._machine.streams.values())
-        excess = len(streams) - self._limits.hot_streams_max
+        excess = before = len(streams) - self._limits.hot_streams_max
         for start in range(0, len(streams), _SLICE):
             for stream in streams[start : start + _SLICE]:
                 used_before = now + 1 if excess > 0 else now - _IDLE_S
                 excess -= self._machine.evict_idle(stream, self.applied, used_before, now_ms)
             await asyncio.sleep(0)
+        return before - excess
 
     # -- the helper ------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ share of the directory's lock, so that no other server starts while a dead one's
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import select
 import signal
@@ -20,6 +19,7 @@ import msgspec
 from ..model.errors import CorruptData, StorageError
 from ..storage.data_dir import DataDir
 from ..storage.files import Files
+from . import memory
 from .archiving import ArchiveKeeper
 from .checkpoint import Checkpointer
 from .clock import WallClock
@@ -101,7 +101,7 @@ def serve(assignment: Assignment) -> None:
             return
         request = msgspec.json.decode(line, type=Request)
         tell(Report(checkpointer.advance(request.through)))
-        give_back_memory()
+        memory.give_back()
         merge_due = True
 
 
@@ -125,12 +125,6 @@ def tell(report: msgspec.Struct) -> None:
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         os._exit(1)  # at once: any other way Python would try to write it again
-
-
-def give_back_memory() -> None:
-    """A checkpoint needs much memory for a moment; the allocator would keep it for the next one."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
 
 
 def die_with(parent: int) -> None:

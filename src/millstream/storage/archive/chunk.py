@@ -173,9 +173,7 @@ class RowCollector:
         )
 
     def _index(self, number: int) -> int:
-        index = self._indexes.get(number)
-        if index is None:
-            index = self._indexes[number] = self.streams.setdefault(self._names[number], len(self.streams))
+        index = self._indexes[number] = self.streams.setdefault(self._names[number], len(self.streams))
         return index
 
     def _add_snapshot(self, sequence: int, at_ms: int, fact: facts.SnapshotPublished) -> None:
