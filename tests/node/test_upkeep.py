@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from millstream.model.errors import NotFound
+from millstream.node import memory, upkeep
 from millstream.node.upkeep_process import Assignment, Request
 
 from .rig import BYTES, TINY, Rig, until
@@ -160,6 +161,18 @@ async def test_idle_streams_leave_memory_when_there_are_too_many(tmp_path):
         await until(lambda: len(rig.node.machine.streams) <= 5)
         for key in keys:
             assert await rig.content(key) == key.encode()
+
+
+async def test_memory_goes_back_to_the_machine_when_most_streams_have_left_it(tmp_path, monkeypatch):
+    given_back = []
+    monkeypatch.setattr(memory, "give_back", lambda: given_back.append(len(rig.node.machine.streams)))
+    monkeypatch.setattr(upkeep, "_SLICE", 10)
+    async with Running(tmp_path, replace(TINY, checkpoint_records=1000, hot_streams_max=5)) as rig:
+        for number in range(20):
+            await rig.create(f"box/{number}")
+        await rig.node.upkeep.checkpoint()  # until then nothing may leave
+        await until(lambda: given_back)
+    assert given_back == [5]
 
 
 async def test_a_damaged_segment_stops_merges_and_not_checkpoints(tmp_path, caplog):
