@@ -101,7 +101,7 @@ def _one_round(plan: Plan, round_: int, fleet: Fleet, samples: Samples) -> None:
             if kind in servers:
                 settle(list(servers.values()))
                 samples.add(round_, kind, cell.name, _append(plan, servers[kind], cell))
-    if MILLSTREAM in servers and round_ % 2 == 0:  # it takes as long as all the rest
+    if MILLSTREAM in servers and round_ % 2 == 0:  # a minute each time
         for cell in in_turn(round_ // 2, whole_cells(plan)):
             samples.add(round_, MILLSTREAM, cell.whole_name, _append_whole(plan, servers[MILLSTREAM], cell))
 
@@ -153,7 +153,7 @@ def _whole_table(plan: Plan, samples: Samples) -> Table:
         [cell.name, *(number(samples.median(MILLSTREAM, cell.whole_name, key)) for key in ("rate", "cpu_us"))]
         for cell in whole_cells(plan)
     ]
-    title = f"{plan.scaled(WHOLE, 50_000):,} appends with the checkpoints they cause, median of {plan.rounds}"
+    title = f"{plan.scaled(WHOLE, 50_000):,} appends with their checkpoints, median of {(plan.rounds + 1) // 2}"
     return Table(title, ["connections x streams", f"{MILLSTREAM} /s", "cpu us"], rows)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -325,17 +325,21 @@ def add_appends(builder: SegmentBuilder, stream: int, happened: list[Logged], ea
         and (not earliest or behind > earliest)
     ]
     if appends:
-        *found, lengths, offsets = zip(*appends, strict=True)
+        *found, lengths, offsets = map(list, zip(*appends, strict=True))
         columns = Columns(*found)
         builder.add(stream, offsets[0], columns if lengths.count(None) == len(lengths) else _split(columns, lengths))
 
 
-def _split(columns: Columns, lengths: Sequence[list[int] | None]) -> Columns:
+def _split(columns: Columns, lengths: list[list[int] | None]) -> Columns:
     """Appends of several messages taken apart; their ids follow each other."""
-    messages: list[tuple[bytes, int, int, int, int]] = []
+    parts = Columns([], [], [], [], [])
     for (payload, at_ms, id_ms, id_seq, sequence), sizes in zip(zip(*columns, strict=True), lengths, strict=True):
         at = 0
         for index, size in enumerate([len(payload)] if sizes is None else sizes):
-            messages.append((payload[at : at + size], at_ms, id_ms, id_seq + index, sequence))
+            parts.payloads.append(payload[at : at + size])
+            parts.times_ms.append(at_ms)
+            parts.ids_ms.append(id_ms)
+            parts.id_seqs.append(id_seq + index)
+            parts.sequences.append(sequence)
             at += size
-    return Columns(*zip(*messages, strict=True))
+    return parts

@@ -18,8 +18,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -34,21 +33,19 @@ _CHECKED = struct.Struct("<H5sBQQIIQQQQ16s")  # the header after its checksum
 _SALT = struct.Struct("<QQ")
 _IDS_ARE_TIMES = 1
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_WIDTHS = (0, *[1] * 8, *[2] * 8, *[4] * 16, *[8] * 32)  # of a column, by the bits of its highest number
-_FEW = 16
 _DIGEST_MASK = (1 << 128) - 1
 assert _HEADER.size == HEADER_BYTES
 assert sys.byteorder == "little", "columns are written in the machine's own byte order"
 
 
 class Columns(NamedTuple):
-    """Messages of one stream that follow each other, as parallel columns: what a block is made from."""
+    """Messages of one stream that follow each other, as parallel lists: what a block is made from."""
 
-    payloads: Sequence[bytes]
-    times_ms: Sequence[int]  # never going back
-    ids_ms: Sequence[int]
-    id_seqs: Sequence[int]
-    sequences: Sequence[int]  # never going back
+    payloads: list[bytes]
+    times_ms: list[int]  # never going back
+    ids_ms: list[int]
+    id_seqs: list[int]
+    sequences: list[int]  # never going back
 
     def part(self, start: int, end: int) -> Columns:
         payloads, times, ids, id_seqs, sequences = self
@@ -100,49 +97,27 @@ def join_blocks(blocks: Sequence[Block]) -> list[bytes]:
 
 
 def _encode(
-    stream: int, first_offset: int, lengths: Sequence[int], times: Sequence[int], ids: Sequence[int],
-    id_seqs: Sequence[int], sequences: Sequence[int], payload: bytes, digest: int,
+    stream: int, first_offset: int, lengths: list[int], times: list[int], ids: list[int], id_seqs: list[int],
+    sequences: list[int], payload: bytes, digest: int,
 ) -> list[bytes]:  # fmt: skip
-    base_ms, base_sequence, base_id, highest_id = times[0], sequences[0], times[0], times[0]
+    base_ms, base_sequence = times[0], sequences[0]
     ids_are_times = ids == times
-    if not ids_are_times:
-        base_id, highest_id = min(ids), max(ids)
-    widths = bytes(
-        (
-            _WIDTHS[max(lengths).bit_length()],
-            _WIDTHS[(times[-1] - base_ms).bit_length()],
-            _WIDTHS[(highest_id - base_id).bit_length()],
-            _WIDTHS[max(id_seqs).bit_length()],
-            _WIDTHS[(sequences[-1] - base_sequence).bit_length()],
-        )
-    )
-    columns = [lengths] if widths[0] else []
-    if widths[1]:
-        columns.append([value - base_ms for value in times])
-    if widths[2]:
-        columns.append([value - base_id for value in ids])
-    if widths[3]:
-        columns.append(id_seqs)
-    if widths[4]:
-        columns.append([value - base_sequence for value in sequences])
-    count = len(lengths)
-    about = (
-        ids_are_times and _IDS_ARE_TIMES, widths, 0, stream, first_offset, count, sum(widths) * count, len(payload),
-        base_ms, base_id, base_sequence, (digest & _DIGEST_MASK).to_bytes(16, "little"),
+    base_id = base_ms if ids_are_times else min(ids)
+    packed = [
+        _column(lengths, max(lengths)),
+        _delta_column(times, base_ms, times[-1]),
+        (0, b"") if ids_are_times else _delta_column(ids, base_id, max(ids)),
+        _column(id_seqs, max(id_seqs)),
+        _delta_column(sequences, base_sequence, sequences[-1]),
+    ]
+    body = b"".join([column for _, column in packed])
+    checked = _CHECKED.pack(
+        _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
+        len(lengths), len(body), len(payload), base_ms, base_id, base_sequence,
+        (digest & _DIGEST_MASK).to_bytes(16, "little"),
     )  # fmt: skip
-    if count <= _FEW:
-        head = _packer_of_few(widths, count)(*about, *chain.from_iterable(columns))
-    else:
-        codes = [_CODES[width] for width in widths if width]
-        packed = [array(code, column).tobytes() for code, column in zip(codes, columns, strict=True)]
-        head = b"".join([_CHECKED.pack(*about), *packed])
-    return [MAGIC + crc32(payload, crc32(head)).to_bytes(4, "little") + head, payload]
-
-
-@lru_cache(1024)
-def _packer_of_few(widths: bytes, count: int) -> Callable[..., bytes]:
-    """Header and columns in one go: with many quiet streams most blocks are small, and arrays take longer."""
-    return struct.Struct(_CHECKED.format + "".join(f"{count}{_CODES[width]}" for width in widths if width)).pack
+    crc = crc32(payload, crc32(body, crc32(checked)))
+    return [b"%b%b%b%b" % (MAGIC, crc.to_bytes(4, "little"), checked, body), payload]
 
 
 def encode_message(
@@ -150,7 +125,7 @@ def encode_message(
 ) -> list[bytes]:
     """`encode_block` for a single message: with many quiet streams most blocks are that."""
     length = len(payload)
-    length_width, seq_width = _WIDTHS[length.bit_length()], _WIDTHS[id_seq.bit_length()]
+    length_width, seq_width = _width(length), _width(id_seq)
     columns = length.to_bytes(length_width, "little") + id_seq.to_bytes(seq_width, "little")
     head = _CHECKED.pack(
         _IDS_ARE_TIMES if id_ms == at_ms else 0, bytes((length_width, 0, 0, seq_width, 0)), 0, stream, offset, 1,
@@ -236,21 +211,34 @@ def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[
     return first_offset, lengths, payload
 
 
-def _digest(first_offset: int, payloads: Sequence[bytes], lengths: Sequence[int]) -> int:
+def _digest(first_offset: int, payloads: list[bytes], lengths: list[int]) -> int:
     """The sum of `message_digest` over all of them; half of what a block costs, and so spelled for speed."""
-    if len(payloads) <= _FEW:
-        digest, offset = 0, first_offset
-        for payload, length in zip(payloads, lengths, strict=True):
-            salt = _SALT.pack(offset, length)
-            digest += int.from_bytes(blake2b(payload, digest_size=16, salt=salt).digest(), "little")
-            offset += length
-        return digest
     salts = map(_SALT.pack, accumulate(lengths, initial=first_offset), lengths)
     digests = [
         blake2b(payload, digest_size=16, salt=salt).digest() for payload, salt in zip(payloads, salts, strict=True)
     ]
     halves = array("Q", b"".join(digests))
     return sum(halves[::2]) + (sum(halves[1::2]) << 64)
+
+
+def _delta_column(values: list[int], base: int, highest: int) -> tuple[int, bytes]:
+    if highest == base:
+        return 0, b""
+    return _column([value - base for value in values], highest - base)
+
+
+def _column(values: list[int], highest: int) -> tuple[int, bytes]:
+    width = _width(highest)
+    if width <= 1:
+        return width, bytes(values) if width else b""
+    return width, array(_CODES[width], values).tobytes()
+
+
+def _width(highest: int) -> int:
+    """How many bytes each number of a column takes."""
+    if highest < 1 << 8:
+        return 1 if highest else 0
+    return 2 if highest < 1 << 16 else 4 if highest < 1 << 32 else 8
 
 
 def _decode_column(data: memoryview, width: int, count: int) -> Sequence[int]:
