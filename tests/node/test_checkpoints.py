@@ -96,7 +96,7 @@ async def test_blocks_carry_times_ids_and_positions(tmp_path):
         number = rig.stream("box/j").number
         rig.checkpoint()
         (extent,) = rig.node.catalog.extents(number, 0, 6, 10)
-        block = decode_block(rig.node.objects.get_range(segment_name(extent.segment), extent.at, extent.size))
+        block = decode_block(rig.node.objects.get_range(segment_name(extent.segment), extent.at, extent.size), number)
         assert list(block.lengths) == [1, 2, 3]
         assert block.times_ms == [hot[0].at_ms, hot[0].at_ms, hot[1].at_ms]
         assert block.sequences == [hot[0].sequence, hot[0].sequence, hot[1].sequence]

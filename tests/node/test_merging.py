@@ -6,12 +6,13 @@ import random
 
 import pytest
 from msgspec.structs import replace
+from tests.storage.blocks import digest_of
 
 from millstream.model.errors import CorruptData
 from millstream.model.records import Extent
 from millstream.node.merging import Merger, _runs, choose
 from millstream.storage.catalog.save import SegmentUse
-from millstream.storage.segments.block import Columns, decode_block
+from millstream.storage.segments.block import decode_block
 from millstream.storage.segments.segment import SegmentBuilder, segment_name
 
 from .rig import BYTES, JSON, TINY, Rig
@@ -36,7 +37,7 @@ def digest(rig, key):
     stream = rig.stream(key)
     extents = rig.node.catalog.extents(stream.number, 0, stream.tail, 1000)
     blocks = [rig.node.objects.get_range(segment_name(e.segment), e.at, e.size) for e in extents]
-    return sum(decode_block(block).digest for block in blocks) % (1 << 128)
+    return digest_of(*(decode_block(block, stream.number) for block in blocks))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 64, 256, 100_000])
@@ -61,7 +62,7 @@ async def test_times_ids_and_positions_survive_a_merge(tmp_path):
             stream = rig.stream("box/j")
             found = []
             for e in rig.node.catalog.extents(stream.number, 0, stream.tail, 1000):
-                block = decode_block(rig.node.objects.get_range(segment_name(e.segment), e.at, e.size))
+                block = decode_block(rig.node.objects.get_range(segment_name(e.segment), e.at, e.size), e.stream)
                 found += zip(block.lengths, block.times_ms, block.ids_ms, block.id_seqs, block.sequences, strict=True)
             return found
 
@@ -184,7 +185,7 @@ async def test_a_tiny_block_of_a_long_stream_is_not_merged_for_ever(tmp_path):
     async with Rig(tmp_path) as rig:
         checkpointer = rig.checkpointer()
         builder = SegmentBuilder(1, 256)
-        builder.add(100_000, 1 << 33, Columns([b"x"], [1 << 41], [1 << 41], [0], [1 << 33]))
+        builder.add(100_000, 1 << 33, [(b"x", 1 << 41, 1 << 41, 0, 1 << 33)])
         with checkpointer.catalog.transaction():
             checkpointer.catalog.add_segment(1, builder.finish(checkpointer.objects), builder.extents)
             checkpointer.catalog.set_state("next_segment", 2)

@@ -43,9 +43,10 @@ def block_of(payloads: list[bytes], first_offset: int = 0, first_sequence: int =
 def test_a_block_gives_the_rows_that_the_server_would(payloads, first_offset, kept, after, until):
     block = block_of(payloads, first_offset)
     wanted = RowSelection(after, until, "", kept)
-    theirs = record_batch(rows_of_block(decode_block(block), "agents", ChunkStream(7, "s", TEXT)), wanted, INCARNATION)
+    rows_there = rows_of_block(decode_block(block, 7), "agents", ChunkStream(7, "s", TEXT))
+    theirs = record_batch(rows_there, wanted, INCARNATION)
     gatherer = Gatherer("agents", f"{INCARNATION:016x}")
-    rows = block_rows(open_block(block), "s", TEXT, kept, Span(after, until))
+    rows = block_rows(open_block(block, 7), "s", TEXT, kept, Span(after, until))
     ours = None if rows is None else gatherer.add(rows) or gatherer.flush()
     if ours is None:
         assert theirs.num_rows == 0
@@ -58,7 +59,7 @@ def test_small_blocks_are_gathered_into_one_batch():
     gatherer = Gatherer("agents", f"{INCARNATION:016x}")
     everything = Span(0, 10**9)
     for number in range(100):
-        rows = block_rows(open_block(block_of([b"a%d" % number, b"b"])), f"s{number}", TEXT, 0, everything)
+        rows = block_rows(open_block(block_of([b"a%d" % number, b"b"]), 7), f"s{number}", TEXT, 0, everything)
         assert rows is not None
         assert gatherer.add(rows) is None
     batch = gatherer.flush()

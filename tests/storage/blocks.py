@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.storage.segments.block import Block, Columns
+from millstream.storage.segments.block import Block, Columns, Message, message_digest
 
 
 def columns_of(*blocks: Block) -> Columns:
@@ -18,3 +18,19 @@ def columns_of(*blocks: Block) -> Columns:
         columns.id_seqs.extend(block.id_seqs)
         columns.sequences.extend(block.sequences)
     return columns
+
+
+def rows_of(columns: Columns) -> list[Message]:
+    """The same messages, as `SegmentBuilder.add` takes them."""
+    return list(zip(*columns, strict=True))
+
+
+def digest_of(*blocks: Block) -> int:
+    """The sum of the digests of the messages, from the messages alone."""
+    total = 0
+    for block in blocks:
+        offset = block.first_offset
+        for payload in columns_of(block).payloads:
+            total += message_digest(offset, payload)
+            offset += len(payload)
+    return total % (1 << 128)

@@ -231,7 +231,7 @@ def test_facts_in_memory_and_in_a_chunk_make_the_same_rows(seed):
 
 def test_a_block_makes_rows():
     head, payload = encode_block(2, 100, Columns([b"ab", b"", b"cde"], [5, 5, 6], [7, 7, 8], [0, 1, 0], [30, 30, 31]))
-    rows = rows_of_block(decode_block(head + payload), "box", NAMES[2])
+    rows = rows_of_block(decode_block(head + payload, 2), "box", NAMES[2])
     everything = Selection(0, 100)
     assert plain(rows, everything) == of_arrow(rows, everything)
     assert [(row.offset, row.next_offset, row.sequence, row.id, row.value) for row in plain(rows, everything)] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.storage.blocks import columns_of
+from tests.storage.blocks import columns_of, rows_of
 
 from millstream.model.errors import CorruptData, UnknownFormat
 from millstream.storage.files import Files
@@ -28,9 +28,9 @@ def messages_of_sizes(*sizes):
 
 def built(store, block_bytes=100, number=7):
     builder = SegmentBuilder(number, block_bytes)
-    builder.add(3, 0, messages_of_sizes(40, 40, 40, 250, 1, 1))
-    builder.add(5, 1 << 40, messages_of_sizes(10))
-    builder.add(9, 77, messages_of_sizes(99, 1, 100))
+    builder.add(3, 0, rows_of(messages_of_sizes(40, 40, 40, 250, 1, 1)))
+    builder.add(5, 1 << 40, rows_of(messages_of_sizes(10)))
+    builder.add(9, 77, rows_of(messages_of_sizes(99, 1, 100)))
     size = builder.finish(store)
     assert size == store.size(segment_name(number))
     return builder
@@ -45,7 +45,7 @@ def test_the_index_says_what_the_builder_said(store):
 def test_every_extent_leads_to_its_block(store):
     found = {}
     for extent in built(store).extents:
-        block = decode_block(store.get_range(segment_name(7), extent.at, extent.size))
+        block = decode_block(store.get_range(segment_name(7), extent.at, extent.size), extent.stream)
         assert (block.stream, block.first_offset) == (extent.stream, extent.first_offset)
         assert block.next_offset == extent.next_offset
         assert len(block.lengths) == extent.messages
@@ -80,7 +80,58 @@ def test_a_block_is_taken_over_as_it_lies_in_another_segment(store):
     assert [(e.stream, e.first_offset, e.next_offset, e.size, e.messages, e.last_ms) for e in index] == strip
     assert {extent.segment for extent in index} == {8}
     for extent in index:
-        decode_block(store.get_range(segment_name(8), extent.at, extent.size))
+        decode_block(store.get_range(segment_name(8), extent.at, extent.size), extent.stream)
+
+
+def test_streams_with_little_share_blocks_and_others_have_their_own(store):
+    builder = SegmentBuilder(7, 3200)  # less than 100 bytes are shared, 400 at most
+    expected = {stream: messages_of_sizes(*[stream] * 3) for stream in (1, 10, 20, 30, 33, 34, 60, 90)}
+    for stream, columns in expected.items():
+        builder.add(stream, stream, rows_of(columns))
+    builder.finish(store)
+    places = {extent.stream: extent.at for extent in builder.extents}
+    assert len({places[stream] for stream in (1, 10, 20, 30, 33)}) == 1
+    assert len(set(places.values())) == 4
+    found = {}
+    for extent in read_index(store, segment_name(7)):
+        block = decode_block(store.get_range(segment_name(7), extent.at, extent.size), extent.stream)
+        assert (block.first_offset, block.next_offset) == (extent.first_offset, extent.next_offset)
+        assert len(block.lengths) == extent.messages
+        assert (block.sequences[-1], block.times_ms[-1]) == (extent.last_sequence, extent.last_ms)
+        found[extent.stream] = columns_of(block)
+    assert found == expected
+
+
+def test_a_shared_block_is_not_larger_than_it_may_be(store):
+    builder = SegmentBuilder(7, 3200)
+    for stream in range(1, 100):
+        builder.add(stream, 0, rows_of(messages_of_sizes(99)))
+    builder.finish(store)
+    shared = [extent.at for extent in builder.extents]
+    assert all(shared.count(at) == 4 for at in set(shared[:-3]))
+
+
+def test_a_stream_is_never_twice_in_one_block(store):
+    """A directory names it once; a stream whose blocks do not follow each other comes in several parts."""
+    builder = SegmentBuilder(7, 3200)
+    builder.add(1, 0, rows_of(messages_of_sizes(5)))
+    builder.add(2, 0, rows_of(messages_of_sizes(5)))
+    builder.add(2, 500, rows_of(messages_of_sizes(6)))
+    builder.add(3, 0, rows_of(messages_of_sizes(5)))
+    builder.finish(store)
+    first, second = [extent for extent in builder.extents if extent.stream == 2]
+    assert first.at != second.at
+    block = decode_block(store.get_range(segment_name(7), second.at, second.size), 2)
+    assert (block.first_offset, bytes(block.payload)) == (500, b"A" * 6)
+
+
+def test_a_stream_alone_with_little_has_a_block_of_its_own(store):
+    builder = SegmentBuilder(7, 3200)
+    builder.add(1, 0, rows_of(messages_of_sizes(5)))
+    assert not builder.is_empty
+    builder.finish(store)
+    (extent,) = builder.extents
+    assert decode_block(store.get_range(segment_name(7), extent.at, extent.size), 1).digest is not None
 
 
 def test_names_sort_as_their_numbers_do():
@@ -112,7 +163,7 @@ def test_every_flipped_byte_is_noticed_by_the_index_or_by_a_block(store, tmp_pat
 
 def read_everything(store):
     for extent in read_index(store, segment_name(7)):
-        decode_block(store.get_range(segment_name(7), extent.at, extent.size))
+        decode_block(store.get_range(segment_name(7), extent.at, extent.size), extent.stream)
 
 
 def test_a_segment_of_another_format_is_refused_by_its_number(store, tmp_path):
@@ -121,13 +172,13 @@ def test_a_segment_of_another_format_is_refused_by_its_number(store, tmp_path):
     content = bytearray(path.read_bytes())
     content[8:10] = (9).to_bytes(2, "little")
     path.write_bytes(content)
-    with pytest.raises(UnknownFormat, match="format 9; this version reads format 1"):
+    with pytest.raises(UnknownFormat, match="format 9; this version reads formats up to 2"):
         read_index(store, segment_name(7))
 
 
 def test_a_segment_of_many_blocks_is_written_in_few_large_pieces(store):
     builder = SegmentBuilder(7, 1)
-    builder.add(1, 0, messages_of_sizes(*[1000] * 2500))
+    builder.add(1, 0, rows_of(messages_of_sizes(*[1000] * 2500)))
     written = []
     builder.finish(Recording(written))
     assert len(written) == 3

@@ -232,7 +232,8 @@ class Bulk:
         if isinstance(range_, ArchiveRange):
             yield rows_of_chunk(Chunk(self._read(range_, buffers))), selection
         elif isinstance(range_, SegmentRange):
-            rows = rows_of_block(decode_block(self._read(range_, buffers)), plan.bucket, plan.streams[range_.stream])
+            block = decode_block(self._read(range_, buffers), range_.stream)
+            rows = rows_of_block(block, plan.bucket, plan.streams[range_.stream])
             yield rows, selection._replace(first_offset=range_.first_offset, gone={})
         else:
             for changes in _slices(range_.changes):

@@ -31,7 +31,7 @@ from ..storage.journal.file import trim_files
 from ..storage.journal.reading import JournalReader
 from ..storage.objects import LocalObjects
 from ..storage.ports import Batch
-from ..storage.segments.block import Columns
+from ..storage.segments.block import Message
 from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
 from ..storage.transactions.objects import whole_fact
 from .archiving import Archiver
@@ -248,7 +248,7 @@ class Checkpointer:
         return SegmentBuilder(self.catalog.state("next_segment", 1), self._block_bytes)
 
     def _finish(self, builder: SegmentBuilder) -> None:
-        if builder.extents:
+        if not builder.is_empty:
             number = self.next_segment()
             assert number == builder.segment
             size = builder.finish(self.objects)
@@ -312,34 +312,26 @@ def _without_collector() -> Iterator[None]:
 
 def add_appends(builder: SegmentBuilder, stream: int, happened: list[Logged], earliest: int) -> None:
     """Add the messages a stream got in a stretch, as far as they are kept."""
-    if len(happened) == 1:
-        ((sequence, at_ms, behind, fact),) = happened
-        if type(fact) is facts.Appended and fact.lengths is None and behind > earliest:
-            builder.add_message(stream, fact.offset, fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence)
-            return
-    appends = [
-        (fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence, fact.lengths, fact.offset)
-        for sequence, at_ms, behind, fact in happened
-        if type(fact) is facts.Appended
-        and (fact.payload or fact.lengths is None)
-        and (not earliest or behind > earliest)
-    ]
-    if appends:
-        *found, lengths, offsets = map(list, zip(*appends, strict=True))
-        columns = Columns(*found)
-        builder.add(stream, offsets[0], columns if lengths.count(None) == len(lengths) else _split(columns, lengths))
+    messages: list[Message] = []
+    first_offset = None
+    for sequence, at_ms, behind, fact in happened:
+        if type(fact) is not facts.Appended or (earliest and behind <= earliest):
+            continue
+        if fact.lengths is None:
+            messages.append((fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence))
+        elif fact.payload:
+            messages += _split(fact, at_ms, sequence)
+        else:
+            continue
+        if first_offset is None:
+            first_offset = fact.offset
+    if first_offset is not None:
+        builder.add(stream, first_offset, messages)
 
 
-def _split(columns: Columns, lengths: list[list[int] | None]) -> Columns:
-    """Appends of several messages taken apart; their ids follow each other."""
-    parts = Columns([], [], [], [], [])
-    for (payload, at_ms, id_ms, id_seq, sequence), sizes in zip(zip(*columns, strict=True), lengths, strict=True):
-        at = 0
-        for index, size in enumerate([len(payload)] if sizes is None else sizes):
-            parts.payloads.append(payload[at : at + size])
-            parts.times_ms.append(at_ms)
-            parts.ids_ms.append(id_ms)
-            parts.id_seqs.append(id_seq + index)
-            parts.sequences.append(sequence)
-            at += size
-    return parts
+def _split(fact: facts.Appended, at_ms: int, sequence: int) -> Iterator[Message]:
+    """The messages of an append that has several; their ids follow each other."""
+    at = 0
+    for index, size in enumerate(fact.lengths or ()):
+        yield fact.payload[at : at + size], at_ms, fact.id_ms, fact.id_seq + index, sequence
+        at += size

@@ -26,6 +26,7 @@ class Merger:
         self._catalog = checkpointer.catalog
         self._segments_min = segments_min
         self._block_bytes = block_bytes
+        self._last_read: dict[int, tuple[int, bytes]] = {}  # segment: place and block
 
     def step(self) -> bool:
         """One merge, if one is due; whether there was one."""
@@ -57,6 +58,7 @@ class Merger:
 
     def _rewrite(self, extents: list[Extent]) -> SegmentBuilder:
         builder = SegmentBuilder(self._checkpointer.next_segment(), self._block_bytes)
+        self._last_read = {}
         for _, of_stream in groupby(extents, key=lambda extent: extent.stream):
             for run in _runs(list(of_stream), self._block_bytes):
                 self._rewrite_run(builder, run)
@@ -65,13 +67,19 @@ class Merger:
     def _rewrite_run(self, builder: SegmentBuilder, run: list[Extent]) -> None:
         if len(run) == 1:
             block = self._read(run[0])
-            open_block(block)  # a damaged block must not be passed on as if it were good
-            builder.add_encoded(run[0], block)
-        else:
-            builder.add_joined(run[0].stream, [decode_block(self._read(extent)) for extent in run])
+            # Opened also because a damaged block must not be passed on as if it were good.
+            if open_block(block, run[0].stream).digest is not None:
+                builder.add_encoded(run[0], block)
+                return
+        builder.add_joined(run[0].stream, [decode_block(self._read(extent), extent.stream) for extent in run])
 
     def _read(self, extent: Extent) -> bytes:
-        return self._checkpointer.objects.get_range_open(segment_name(extent.segment), extent.at, extent.size)
+        """A block; of each segment the last one is kept, as the next stream may share it."""
+        at, block = self._last_read.get(extent.segment, (0, b""))
+        if at != extent.at:
+            block = self._checkpointer.objects.get_range_open(segment_name(extent.segment), extent.at, extent.size)
+            self._last_read[extent.segment] = (extent.at, block)
+        return block
 
 
 def _runs(extents: list[Extent], block_bytes: int) -> list[list[Extent]]:

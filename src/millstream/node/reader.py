@@ -102,7 +102,7 @@ class Reader:
             check_contiguous(stream, offset, offset + 1, extents)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
-                first_offset, lengths, _ = decode_payload(blobs[0])
+                first_offset, lengths, _ = decode_payload(blobs[0], stream.number)
                 return offset in accumulate(lengths, initial=first_offset)
         raise _moving()
 
@@ -120,7 +120,7 @@ class Reader:
             blobs = await self._fetch_any(stream, extents)
             if not blobs:
                 continue
-            payload = decode_payload(blobs[0])[2]
+            payload = decode_payload(blobs[0], -stream.number)[2]
             if extents[0].first_offset != snapshot.offset or len(payload) != snapshot.size:
                 raise CorruptData(f"Stream {stream.key}: the catalog names a block that is not its snapshot.")
             return bytes(payload)
@@ -146,7 +146,7 @@ class Reader:
                 (blob,) = await asyncio.to_thread(self._fetch, [extent])
             except FileNotFoundError:
                 continue  # merged away since the catalog was asked
-            block = decode_block(blob)
+            block = decode_block(blob, stream.number)
             index = bisect_left(block.times_ms, since_ms)
             return max(block.first_offset + sum(block.lengths[:index]), stream.earliest)
         for record in stream.hot or ():
@@ -232,7 +232,7 @@ def assemble(
     pieces: list[bytes] = []
     end = start
     for extent, blob in zip(extents, blobs, strict=True):
-        first_offset, lengths, payload = decode_payload(blob)
+        first_offset, lengths, payload = decode_payload(blob, extent.stream)
         if first_offset != extent.first_offset or first_offset + len(payload) != extent.next_offset:
             raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
         skip = end - first_offset

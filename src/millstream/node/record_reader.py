@@ -56,7 +56,7 @@ class RecordReader:
         self._catalog = catalog
         self._objects = objects
         # Segments never change and numbers are never used again, so neither of these is ever wrong.
-        self._blocks: OrderedDict[tuple[int, int], OpenBlock] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int, int], OpenBlock] = OrderedDict()  # (stream, segment, place)
         self._places: OrderedDict[tuple[int, int, int], int] = OrderedDict()  # (stream, id) -> the place behind it
 
     # -- finding a place -----------------------------------------------------------------------------------
@@ -188,14 +188,15 @@ class RecordReader:
         return self._keep(extent, _decoded(stream, extent, blob))
 
     def _known(self, extent: Extent) -> OpenBlock | None:
-        found = self._blocks.get((extent.segment, extent.at))
+        key = (extent.stream, extent.segment, extent.at)
+        found = self._blocks.get(key)
         if found is not None:
-            self._blocks.move_to_end((extent.segment, extent.at))
+            self._blocks.move_to_end(key)
         return found
 
     def _keep(self, extent: Extent, block: OpenBlock) -> OpenBlock:
         if extent.size <= _BLOCK_KEPT_BYTES_MAX:
-            self._blocks[extent.segment, extent.at] = block
+            self._blocks[extent.stream, extent.segment, extent.at] = block
             if len(self._blocks) > _BLOCKS_MAX:
                 self._blocks.popitem(last=False)
         return block
@@ -203,7 +204,7 @@ class RecordReader:
 
 def _decoded(stream: Stream, extent: Extent, blob: bytes) -> OpenBlock:
     try:
-        block = decode_block(blob)
+        block = decode_block(blob, extent.stream)
         if block.first_offset != extent.first_offset or block.next_offset != extent.next_offset:
             raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
     except CorruptData as error:

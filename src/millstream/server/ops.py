@@ -90,7 +90,7 @@ class Metrics:
         count, size, live = node.catalog.segment_bytes()
         yield gauge("millstream_segments", "Segments.", count)
         yield gauge("millstream_segment_bytes", "Bytes of all segments.", size)
-        yield gauge("millstream_segment_live_bytes", "Bytes of blocks in use.", live)
+        yield gauge("millstream_segment_live_bytes", "Bytes of messages in use.", live)
         count, size = node.catalog.archives.totals()
         yield gauge("millstream_archives", "Archive objects.", count)
         yield gauge("millstream_archive_bytes", "Bytes of the archive.", size)

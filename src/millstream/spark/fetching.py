@@ -248,20 +248,20 @@ class LeaseKeeper(AbstractContextManager["LeaseKeeper"]):
 
 def _checked_block(piece: SegmentPiece, data: memoryview) -> OpenBlock:
     """A block that is the one which was planned: a folder of the same name may belong to another server."""
-    block = open_block(data)
+    block = open_block(data, piece.number)
     ends = block.first_offset + len(block.payload)
-    if (block.stream, ends) != (piece.number, piece.next_offset) or block.first_offset > piece.first_offset:
+    if ends != piece.next_offset or block.first_offset > piece.first_offset:
         raise CorruptData(f"{piece.object} holds another block; perhaps it is another server's store.")
     return block
 
 
 def _runs(pieces: Sequence[_StoredPiece]) -> Iterator[list[_StoredPiece]]:
-    """Pieces that lie side by side in one object."""
+    """Pieces that lie side by side in one object, or share a block."""
     run: list[_StoredPiece] = []
     for piece in pieces:
         if run and (
             piece.object != run[-1].object
-            or piece.at != run[-1].at + run[-1].size
+            or piece.at not in (run[-1].at, run[-1].at + run[-1].size)
             or piece.at + piece.size - run[0].at > _RUN_BYTES
         ):
             yield run

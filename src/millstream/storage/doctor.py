@@ -173,10 +173,13 @@ def _examine_segments(place: DataDir) -> list[Finding]:
         for missing in sorted(known - present.keys())
     ]
     for segment in sorted(known & present.keys()):
+        at, block = 0, b""  # streams that share a block follow each other
         try:
             for extent in read_index(store, present[segment]):
-                decode_block(store.get_range(present[segment], extent.at, extent.size))
-                blocks += 1
+                if extent.at != at:
+                    at, block = extent.at, store.get_range(present[segment], extent.at, extent.size)
+                    blocks += 1
+                decode_block(block, extent.stream)
         except MillstreamError as error:
             findings.append(
                 Finding("error", f"{present[segment]}: {error.message}", "Restore the segment from a backup.")

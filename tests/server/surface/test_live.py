@@ -252,13 +252,13 @@ def test_a_follower_that_comes_to_damaged_data_is_let_go_and_nobody_else(server,
     running = server({"checkpoint_age_s": 0.1})
     client = connect(running)
     path, other = "/v1/stream/damaged", "/v1/stream/sound"
-    client.put(path, b"x" * 2000)
+    client.put(path, b"x" * 5000)  # too large to share its block with the other
     client.put(other, b"sound")
     segments = running.data_dir / "objects" / "segments"
-    eventually(lambda: any(b"x" * 2000 in segment.read_bytes() for segment in segments.iterdir()))
+    eventually(lambda: any(b"x" * 5000 in segment.read_bytes() for segment in segments.iterdir()))
     running.stop()
     for segment in segments.iterdir():
-        segment.write_bytes(segment.read_bytes().replace(b"x" * 2000, b"x" * 1999 + b"y"))
+        segment.write_bytes(segment.read_bytes().replace(b"x" * 5000, b"x" * 4999 + b"y"))
     running.start()
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as sock:
         sock.sendall(

@@ -27,6 +27,6 @@ def rows_of_range(store: ObjectStore, plan: Mapping[str, Any], part: Mapping[str
         return rows_of_chunk(Chunk(data)), selection._replace(gone=gone)
     named = next(stream for stream in plan["streams"] if stream["number"] == part["stream"])
     stream = ChunkStream(named["number"], named["stream"], named["content_type"])
-    return rows_of_block(decode_block(data), plan["bucket_id"], stream), selection._replace(
+    return rows_of_block(decode_block(data, stream.number), plan["bucket_id"], stream), selection._replace(
         first_offset=part["first_offset"]
     )

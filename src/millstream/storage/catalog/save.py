@@ -34,16 +34,17 @@ class CatalogWriter:
     def __init__(self, path: Path) -> None:
         self._connection = connect(path, read_only=False)
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
+        if version not in range(VERSION + 1):
             raise UnknownFormat(
-                f"The catalog has format {version}; this version reads format {VERSION}. Use the version that wrote it."
+                f"The catalog has format {version}; this version reads formats up to {VERSION}. "
+                "Use the version that wrote it."
             )
         if version == 0:
             self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA cache_size = -16384")
-        create_tables(self._connection)
+        create_tables(self._connection, version)
         self.archives = ArchiveLedger(self._connection)
 
     @contextmanager
@@ -133,14 +134,15 @@ class CatalogWriter:
         self._insert("INSERT OR REPLACE INTO extents", map(msgspec.structs.astuple, extents))
         self._connection.execute(
             "INSERT INTO segments (segment, bytes, block_bytes, live_bytes) VALUES (?1, ?2, ?3, ?3)",
-            (segment, size, sum(extent.size for extent in extents)),
+            (segment, size, sum(extent.next_offset - extent.first_offset for extent in extents)),
         )
 
     def trim_extents(self, ends: Iterable[tuple[int, int]]) -> None:
         """Forget the blocks that lie wholly before an offset, for pairs of stream and offset."""
         rows = list(ends)
         self._connection.executemany(
-            "UPDATE segments SET live_bytes = live_bytes - (SELECT coalesce(sum(size), 0) FROM extents"
+            "UPDATE segments SET live_bytes = live_bytes -"
+            " (SELECT coalesce(sum(next_offset - first_offset), 0) FROM extents"
             " WHERE extents.segment = segments.segment AND extents.stream = ?1 AND extents.next_offset <= ?2)"
             " WHERE segment IN (SELECT DISTINCT segment FROM extents WHERE stream = ?1 AND next_offset <= ?2)",
             rows,

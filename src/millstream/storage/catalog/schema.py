@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2  # 1: segments counted the bytes of blocks, not those of messages, and no block was shared
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS state (
@@ -60,8 +60,8 @@ CREATE TABLE IF NOT EXISTS snapshot_objects (
 CREATE TABLE IF NOT EXISTS segments (
     segment INTEGER PRIMARY KEY,
     bytes INTEGER NOT NULL,      -- of the whole object
-    block_bytes INTEGER NOT NULL,
-    live_bytes INTEGER NOT NULL  -- of blocks that some extent reaches
+    block_bytes INTEGER NOT NULL,  -- of messages
+    live_bytes INTEGER NOT NULL    -- of those that some extent reaches
 );
 
 CREATE TABLE IF NOT EXISTS archives (
@@ -96,9 +96,26 @@ CREATE INDEX IF NOT EXISTS losses_by_bucket ON losses (bucket, sequence);
 """
 
 
-def create_tables(connection: sqlite3.Connection) -> None:
+def create_tables(connection: sqlite3.Connection, version: int) -> None:
+    """Make what a catalog of this version lacks; 0 for a new one."""
     connection.executescript(_TABLES)
+    if version == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if version == 1:
+        connection.execute(_COUNT_MESSAGES)
     connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+# How much of the dead bytes was messages is not known any more; as much as of the live ones, then.
+_COUNT_MESSAGES = """
+UPDATE segments SET
+    live_bytes = counted.live,
+    block_bytes = max(counted.live, CAST(1.0 * block_bytes * counted.live / max(live_bytes, 1) AS INTEGER))
+FROM (SELECT segment AS number, sum(next_offset - first_offset) AS live FROM extents GROUP BY segment) AS counted
+WHERE segment = counted.number
+"""
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:

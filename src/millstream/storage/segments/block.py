@@ -1,16 +1,24 @@
-"""One block: about 128 KiB of one stream, readable with one ranged read.
+"""One block: about 128 KiB of one stream, or less of several, readable with one ranged read.
 
-    block    header (88) | columns | payload
-    header   "MSBK" | crc32 u32 | flags u16 | column widths 5 x u8 | pad u8 | stream u64 | first_offset u64
-             | messages u32 | columns_bytes u32 | payload_bytes u64 | base_ms u64 | base_id_ms u64
-             | base_sequence u64 | digest 16                                        (all little-endian)
-    columns  lengths | ms - base_ms | id_ms - base_id_ms | id_seq | sequence - base_sequence
-    flags    1: every id_ms is the message's ms, and their column is absent
+    block      header (88) | columns | directory | payload
+    header     "MSBK" | crc32 u32 | flags u16 | column widths 5 x u8 | pad u8 | stream u64 | first_offset u64
+               | messages u32 | columns_bytes u32 (with the directory) | payload_bytes u64 | base_ms u64
+               | base_id_ms u64 | base_sequence u64 | digest 16                     (all little-endian)
+    columns    lengths | ms - base_ms | id_ms - base_id_ms | id_seq | sequence - base_sequence
+    flags      1: every id_ms is the message's ms, and their column is absent
+               2: the block is shared; `stream` says by how many, `first_offset` is 0
+    directory  of a shared block only: streams u64 each, ascending | their first offsets u64 each | how many messages
+               each has u32. The messages come in the same order
+
+Streams that were hardly written to share blocks: with a hundred thousand of them, a header, a checksum and a digest
+for each would be most of what a checkpoint costs.
 
 Each column is an array of little-endian unsigned integers of the width the header names (1, 2, 4 or 8 bytes), or
 absent with width 0 when it is all zeros. Lengths and the contiguous payload are what an Arrow binary column is
 made of. The crc covers everything after itself. The digest is the sum of the digests of the messages, mod 2^128:
 two ways to the same messages can be compared without reading either again.
+
+Readers name the stream they want, and need not know whether it has the block for itself.
 """
 
 from __future__ import annotations
@@ -18,7 +26,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -32,20 +41,29 @@ _HEADER = struct.Struct("<4sIH5sBQQIIQQQQ16s")
 _CHECKED = struct.Struct("<H5sBQQIIQQQQ16s")  # the header after its checksum
 _SALT = struct.Struct("<QQ")
 _IDS_ARE_TIMES = 1
+_IS_SHARED = 2
+_DIRECTORY_BYTES = 20  # for each stream
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _DIGEST_MASK = (1 << 128) - 1
 assert _HEADER.size == HEADER_BYTES
 assert sys.byteorder == "little", "columns are written in the machine's own byte order"
 
 
+Message = tuple[bytes, int, int, int, int]  # a row of `Columns`
+
+
 class Columns(NamedTuple):
-    """Messages of one stream that follow each other, as parallel lists: what a block is made from."""
+    """Messages as parallel lists: what a block is made from. Those of one stream follow each other."""
 
     payloads: list[bytes]
-    times_ms: list[int]  # never going back
+    times_ms: list[int]  # never going back within a stream
     ids_ms: list[int]
     id_seqs: list[int]
-    sequences: list[int]  # never going back
+    sequences: list[int]  # never going back within a stream
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> Columns:
+        return cls(*map(list, zip(*messages, strict=True)))
 
     def part(self, start: int, end: int) -> Columns:
         payloads, times, ids, id_seqs, sequences = self
@@ -63,7 +81,7 @@ class Block(NamedTuple):
     id_seqs: Sequence[int]
     sequences: Sequence[int]
     payload: memoryview
-    digest: int
+    digest: int | None  # None: of a shared block, which has one for all of it
 
     @property
     def next_offset(self) -> int:
@@ -82,38 +100,52 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
     if len(payloads) == 1:
         return encode_message(stream, first_offset, payloads[0], times[0], ids[0], id_seqs[0], sequences[0])
     lengths = list(map(len, payloads))
-    digest = _digest(first_offset, payloads, lengths)
+    digest = _digest(accumulate(lengths, initial=first_offset), payloads, lengths)
     return _encode(stream, first_offset, lengths, times, ids, id_seqs, sequences, b"".join(payloads), digest)
 
 
+def encode_shared(streams: list[int], first_offsets: list[int], counts: list[int], columns: Columns) -> list[bytes]:
+    """The bytes of a block of several streams, in ascending order, like their messages in `columns`."""
+    payloads, times, ids, id_seqs, sequences = columns
+    lengths = list(map(len, payloads))
+    offsets: list[int] = []
+    for first_offset, count in zip(first_offsets, counts, strict=True):
+        at = len(offsets)
+        offsets += accumulate(lengths[at : at + count - 1], initial=first_offset)
+    digest, payload = _digest(offsets, payloads, lengths), b"".join(payloads)
+    directory = array("Q", streams + first_offsets).tobytes() + array("I", counts).tobytes()
+    return _encode(len(streams), 0, lengths, times, ids, id_seqs, sequences, payload, digest, directory)
+
+
 def join_blocks(blocks: Sequence[Block]) -> list[bytes]:
-    """Blocks of one stream that follow each other, as the bytes of one. No message is looked at: digests add up."""
+    """Blocks of one stream that follow each other, as the bytes of one. Digests add up, so that only messages out of
+    shared blocks are looked at."""
     lengths, times, ids, id_seqs, sequences = (
         list(chain.from_iterable(columns)) for columns in zip(*[block[2:7] for block in blocks], strict=True)
     )
-    payload, digest = b"".join([block.payload for block in blocks]), sum(block.digest for block in blocks)
+    payload, digest = b"".join([block.payload for block in blocks]), sum(map(_digest_of, blocks))
     first = blocks[0]
     return _encode(first.stream, first.first_offset, lengths, times, ids, id_seqs, sequences, payload, digest)
 
 
 def _encode(
     stream: int, first_offset: int, lengths: list[int], times: list[int], ids: list[int], id_seqs: list[int],
-    sequences: list[int], payload: bytes, digest: int,
+    sequences: list[int], payload: bytes, digest: int, directory: bytes = b"",
 ) -> list[bytes]:  # fmt: skip
-    base_ms, base_sequence = times[0], sequences[0]
+    base_ms, base_sequence = min(times), min(sequences)
     ids_are_times = ids == times
     base_id = base_ms if ids_are_times else min(ids)
     packed = [
         _column(lengths, max(lengths)),
-        _delta_column(times, base_ms, times[-1]),
+        _delta_column(times, base_ms, max(times)),
         (0, b"") if ids_are_times else _delta_column(ids, base_id, max(ids)),
         _column(id_seqs, max(id_seqs)),
-        _delta_column(sequences, base_sequence, sequences[-1]),
+        _delta_column(sequences, base_sequence, max(sequences)),
     ]
-    body = b"".join([column for _, column in packed])
+    body = b"".join([*(column for _, column in packed), directory])
     checked = _CHECKED.pack(
-        _IDS_ARE_TIMES if ids_are_times else 0, bytes([width for width, _ in packed]), 0, stream, first_offset,
-        len(lengths), len(body), len(payload), base_ms, base_id, base_sequence,
+        ids_are_times * _IDS_ARE_TIMES | bool(directory) * _IS_SHARED, bytes([width for width, _ in packed]), 0, stream,
+        first_offset, len(lengths), len(body), len(payload), base_ms, base_id, base_sequence,
         (digest & _DIGEST_MASK).to_bytes(16, "little"),
     )  # fmt: skip
     crc = crc32(payload, crc32(body, crc32(checked)))
@@ -150,15 +182,15 @@ class OpenBlock(NamedTuple):
     base_id_ms: int
     base_sequence: int
     payload: memoryview
-    digest: int
+    digest: int | None  # None: of a shared block, which has one for all of it
 
 
-def open_block(data: bytes | bytearray | memoryview) -> OpenBlock:
-    """Check a block and find its columns; nothing is copied."""
+def open_block(data: bytes | bytearray | memoryview, stream: int) -> OpenBlock:
+    """Check a block and find the stream's columns; nothing is copied."""
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         raise CorruptData("A segment block is shorter than its header.")
-    magic, crc, flags, widths, _, stream, first_offset, count, *rest = _HEADER.unpack_from(view)
+    magic, crc, flags, widths, _, owner, first_offset, count, *rest = _HEADER.unpack_from(view)
     columns_bytes, payload_bytes, base_ms, base_id, base_sequence, digest = rest
     if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")
@@ -174,14 +206,60 @@ def open_block(data: bytes | bytearray | memoryview) -> OpenBlock:
     lengths, times, ids, id_seqs, sequences = columns
     if flags & _IDS_ARE_TIMES:
         ids, base_id = times, base_ms
-    bases = (base_ms, base_id, base_sequence)
-    named = (lengths, times, ids, id_seqs, sequences)
-    return OpenBlock(stream, first_offset, count, *named, *bases, view[at:], int.from_bytes(digest, "little"))
+    payload = view[HEADER_BYTES + columns_bytes :]
+    block = OpenBlock(
+        stream, first_offset, count, lengths, times, ids, id_seqs, sequences, base_ms, base_id, base_sequence, payload,
+        int.from_bytes(digest, "little"),
+    )  # fmt: skip
+    if flags & _IS_SHARED:
+        return _part(block, view[at : HEADER_BYTES + columns_bytes], owner)
+    _check_owner(owner, stream)
+    return block
 
 
-def decode_block(data: bytes | bytearray | memoryview) -> Block:
+def _part(block: OpenBlock, directory: memoryview, count: int) -> OpenBlock:
+    """What a shared block, whose directory has so many streams, holds of its stream."""
+    if len(directory) != count * _DIRECTORY_BYTES:
+        raise CorruptData("A segment block has another directory than it says.")
+    streams, first_offsets = directory[: count * 8].cast("Q"), directory[count * 8 : count * 16].cast("Q")
+    index = bisect_left(streams, block.stream)
+    if index == count or streams[index] != block.stream:
+        raise _not_here(block.stream)
+    counts = directory[count * 16 :].cast("I")
+    start = sum(counts[:index])
+    end = start + counts[index]
+    lengths = _decode_column(block.lengths[1], block.lengths[0], block.messages)
+    skipped, size = sum(lengths[:start]), sum(lengths[start:end])
+
+    def cut(column: tuple[int, memoryview]) -> tuple[int, memoryview]:
+        width, data = column
+        return width, data[start * width : end * width]
+
+    return block._replace(
+        first_offset=first_offsets[index],
+        messages=end - start,
+        lengths=cut(block.lengths),
+        times_ms=cut(block.times_ms),
+        ids_ms=cut(block.ids_ms),
+        id_seqs=cut(block.id_seqs),
+        sequences=cut(block.sequences),
+        payload=block.payload[skipped : skipped + size],
+        digest=None,
+    )
+
+
+def _check_owner(owner: int, stream: int) -> None:
+    if owner != abs(stream):  # snapshots are found under the number turned negative
+        raise _not_here(stream)
+
+
+def _not_here(stream: int) -> CorruptData:
+    return CorruptData(f"A segment block holds nothing of stream {stream}.")
+
+
+def decode_block(data: bytes | bytearray | memoryview, stream: int) -> Block:
     """Check and open a block; the payload is not copied."""
-    block = open_block(data)
+    block = open_block(data, stream)
     count = block.messages
     return Block(
         block.stream,
@@ -196,24 +274,37 @@ def decode_block(data: bytes | bytearray | memoryview) -> Block:
     )
 
 
-def decode_payload(data: bytes | bytearray | memoryview) -> tuple[int, Sequence[int], memoryview]:
+def decode_payload(data: bytes | bytearray | memoryview, stream: int) -> tuple[int, Sequence[int], memoryview]:
     """First offset, lengths and payload: all that a catch-up read needs of a block."""
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         raise CorruptData("A segment block is shorter than its header.")
-    magic, crc, _, widths, _, _, first_offset, count, columns_bytes, payload_bytes, *_ = _HEADER.unpack_from(view)
+    magic, crc, flags, widths, _, owner, first_offset, count, *sizes = _HEADER.unpack_from(view)[:10]
+    columns_bytes, payload_bytes = sizes
     if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")
     lengths = _decode_column(view[HEADER_BYTES : HEADER_BYTES + widths[0] * count], widths[0], count)
+    if flags & _IS_SHARED:
+        block = open_block(view, stream)
+        return block.first_offset, _decode_column(block.lengths[1], block.lengths[0], block.messages), block.payload
+    _check_owner(owner, stream)
     payload = view[HEADER_BYTES + columns_bytes :]
     if len(payload) != payload_bytes:
         raise CorruptData("A segment block has another length than it says.")
     return first_offset, lengths, payload
 
 
-def _digest(first_offset: int, payloads: list[bytes], lengths: list[int]) -> int:
+def _digest_of(block: Block) -> int:
+    if block.digest is not None:
+        return block.digest
+    ends = accumulate(block.lengths)
+    messages = ((end - length, length) for end, length in zip(ends, block.lengths, strict=True))
+    return sum(message_digest(block.first_offset + at, block.payload[at : at + length]) for at, length in messages)
+
+
+def _digest(offsets: Iterable[int], payloads: list[bytes], lengths: list[int]) -> int:
     """The sum of `message_digest` over all of them; half of what a block costs, and so spelled for speed."""
-    salts = map(_SALT.pack, accumulate(lengths, initial=first_offset), lengths)
+    salts = map(_SALT.pack, offsets, lengths)
     digests = [
         blake2b(payload, digest_size=16, salt=salt).digest() for payload, salt in zip(payloads, salts, strict=True)
     ]

@@ -1,17 +1,18 @@
-"""One segment: an immutable object of many blocks, sorted by stream, with an index at its end.
+"""One segment: an immutable object of many blocks, about sorted by stream, with an index at its end.
 
     segment  "MILLSEGM" | version u16 | zeros up to 16 | block | block | ... | index | trailer (32)
     index    msgpack array of [stream, first_offset, next_offset, at, size, messages, last_sequence, last_ms]
     trailer  index at u64 | index bytes u32 | crc32 of the index u32 | zeros u64 | "MILLSEGM"
 
-The catalog knows every block as an extent, so the server never needs the index; it is there for readers without
-a catalog, for the doctor, and to rebuild the catalog.
+The catalog knows every block as an extent, or several if streams share it, so the server never needs the index; it is
+there for readers without a catalog, for the doctor, and to rebuild the catalog.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from operator import attrgetter
 
 import msgspec
@@ -21,13 +22,15 @@ from ...model.errors import CorruptData, UnknownFormat
 from ...model.records import Extent
 from ..checksum import crc32
 from ..ports import ObjectStore
-from .block import Block, Columns, encode_block, encode_message, join_blocks
+from .block import Block, Columns, Message, encode_block, encode_message, encode_shared, join_blocks
 
 FOLDER = "segments"
-VERSION = 1
+VERSION = 2  # 1: no block was shared
 _MAGIC = b"MILLSEGM"
 _HEAD = struct.Struct("<8sH6x")
 _TRAILER = struct.Struct("<QII8x8s")
+_SHARING_PART = 32  # of a block: a stream with less than that shares one
+_SHARED_PART = 8  # of a block: how much is shared. A read of a few messages reads all of it
 _Row = tuple[int, int, int, int, int, int, int, int]
 _rows = msgspec.msgpack.Decoder(list[_Row])
 _row = attrgetter(
@@ -50,17 +53,30 @@ class SegmentBuilder:
         self.segment = segment
         self.extents: list[Extent] = []
         self._block_bytes = block_bytes
+        self._shared = _Shared()
+        self._shared_bytes = block_bytes // _SHARED_PART
+        self._share_below = block_bytes // _SHARING_PART
         self._pieces: list[bytes | bytearray | memoryview] = [_HEAD.pack(_MAGIC, VERSION)]
         self._at = _HEAD.size
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.extents and not self._shared.streams
 
     @property
     def size(self) -> int:
         return self._at
 
-    def add(self, stream: int, first_offset: int, columns: Columns) -> None:
-        """Messages of one stream that follow each other, cut into blocks of about the wanted size."""
+    def add(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
+        """Messages of one stream that follow each other: few share a block, many are cut into blocks of about the
+        wanted size."""
+        total = sum([len(message[0]) for message in messages])
+        if total < self._share_below:
+            self._share(stream, first_offset, messages, total)
+            return
+        columns = Columns.of(messages)
         payloads = columns.payloads
-        if len(payloads) == 1 or sum(map(len, payloads)) <= self._block_bytes:
+        if len(payloads) == 1 or total <= self._block_bytes:
             self._add_block(stream, first_offset, columns)
             return
         start, size = 0, 0
@@ -72,13 +88,6 @@ class SegmentBuilder:
             size += len(payload)
         self._add_block(stream, first_offset, columns.part(start, len(payloads)))
 
-    def add_message(
-        self, stream: int, offset: int, payload: bytes, at_ms: int, id_ms: int, id_seq: int, sequence: int
-    ) -> None:
-        """`add` for a single message."""
-        block = encode_message(stream, offset, payload, at_ms, id_ms, id_seq, sequence)
-        self._note(stream, offset, block, 1, sequence, at_ms)
-
     def add_snapshot(self, stream: int, offset: int, payload: bytes, at_ms: int, sequence: int) -> None:
         """A small snapshot: the one block of the stream with the number turned negative."""
         self._note(
@@ -86,7 +95,11 @@ class SegmentBuilder:
         )
 
     def add_joined(self, stream: int, blocks: Sequence[Block]) -> None:
-        """Blocks of one stream that follow each other, as one."""
+        """Blocks of one stream that follow each other, as one, or as part of one."""
+        total = sum(len(block.payload) for block in blocks)
+        if total < self._share_below:
+            self._share(stream, blocks[0].first_offset, _messages_of(blocks), total)
+            return
         messages, last = sum(len(block.lengths) for block in blocks), blocks[-1]
         self._note(stream, blocks[0].first_offset, join_blocks(blocks), messages, last.sequences[-1], last.times_ms[-1])
 
@@ -98,6 +111,7 @@ class SegmentBuilder:
 
     def finish(self, store: ObjectStore) -> int:
         """Write the object durably; its size."""
+        self._finish_shared()
         index = msgspec.msgpack.encode(list(map(_row, self.extents)))
         trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
         return store.put(segment_name(self.segment), gathered([*self._pieces, index, trailer]))
@@ -106,6 +120,27 @@ class SegmentBuilder:
         block = encode_block(stream, first_offset, columns)
         last = (columns.sequences[-1], columns.times_ms[-1])
         self._note(stream, first_offset, block, len(columns.payloads), *last)
+
+    def _share(self, stream: int, first_offset: int, messages: Iterable[Message], size: int) -> None:
+        shared = self._shared
+        if shared.size + size > self._shared_bytes or (shared.streams and stream <= shared.streams[-1]):
+            self._finish_shared()
+            shared = self._shared
+        shared.add(stream, first_offset, messages, size)
+
+    def _finish_shared(self) -> None:
+        shared, self._shared = self._shared, _Shared()
+        if not shared.streams:
+            return
+        columns = Columns.of(shared.messages)
+        if len(shared.streams) == 1:
+            self._add_block(shared.streams[0], shared.first_offsets[0], columns)
+        else:
+            block = encode_shared(shared.streams, shared.first_offsets, shared.counts(), columns)
+            size = sum(map(len, block))
+            self.extents += shared.extents(self.segment, self._at, size)
+            self._pieces += block
+            self._at += size
 
     def _note(self, stream: int, offset: int, block: list[bytes], messages: int, sequence: int, at_ms: int) -> None:
         head, payload = block
@@ -116,15 +151,54 @@ class SegmentBuilder:
         self._at += size
 
 
+class _Shared:
+    """What becomes a shared block: messages of streams that got few."""
+
+    __slots__ = ("ends", "first_offsets", "messages", "next_offsets", "size", "streams")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.streams: list[int] = []
+        self.first_offsets: list[int] = []
+        self.next_offsets: list[int] = []
+        self.ends: list[int] = []  # of each stream among the messages
+        self.size = 0
+
+    def add(self, stream: int, first_offset: int, messages: Iterable[Message], size: int) -> None:
+        self.messages += messages
+        self.streams.append(stream)
+        self.first_offsets.append(first_offset)
+        self.next_offsets.append(first_offset + size)
+        self.ends.append(len(self.messages))
+        self.size += size
+
+    def counts(self) -> list[int]:
+        return [end - start for start, end in pairwise([0, *self.ends])]
+
+    def extents(self, segment: int, at: int, size: int) -> Iterator[Extent]:
+        spans = zip(self.streams, self.first_offsets, self.next_offsets, pairwise([0, *self.ends]), strict=True)
+        for stream, first_offset, next_offset, (start, end) in spans:
+            _, last_ms, _, _, last_sequence = self.messages[end - 1]
+            place = (segment, at, size, end - start)
+            yield Extent(stream, first_offset, next_offset, *place, last_sequence, last_ms)
+
+
+def _messages_of(blocks: Iterable[Block]) -> Iterator[Message]:
+    for block in blocks:
+        ends = accumulate(block.lengths)
+        payloads = (bytes(block.payload[end - n : end]) for end, n in zip(ends, block.lengths, strict=True))
+        yield from zip(payloads, block.times_ms, block.ids_ms, block.id_seqs, block.sequences, strict=True)
+
+
 def read_index(store: ObjectStore, name: str) -> list[Extent]:
     """The blocks of a segment, from the object alone."""
     size = store.size(name)
     if size < _HEAD.size + _TRAILER.size:
         raise CorruptData(f"{name} is too short to be a segment.")
     magic, version = _HEAD.unpack(store.get_range(name, 0, _HEAD.size))
-    if magic == _MAGIC and version != VERSION:
+    if magic == _MAGIC and version not in range(1, VERSION + 1):
         raise UnknownFormat(
-            f"{name} has format {version}; this version reads format {VERSION}. Use the version that wrote it."
+            f"{name} has format {version}; this version reads formats up to {VERSION}. Use the version that wrote it."
         )
     at, length, crc, end = _TRAILER.unpack(store.get_range(name, size - _TRAILER.size, _TRAILER.size))
     if magic != _MAGIC or end != _MAGIC or at + length + _TRAILER.size != size:
