@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import sqlite3
 
+import msgspec
 import pytest
 from tests.storage.faulty_files import FaultyFiles
 
 from millstream.model.errors import NotFound, SequenceGap, StorageError
+from millstream.model.records import StreamRecord
 from millstream.model.replies import Outcome
 from millstream.node import checkpoint as checkpoint_module
 from millstream.storage.catalog import CatalogReader
+from millstream.storage.data_dir import DataDir
 from millstream.storage.segments.block import decode_block
 from millstream.storage.segments.segment import segment_name
 
@@ -235,3 +239,75 @@ async def test_the_journal_may_not_end_before_what_is_asked_for(tmp_path):
             checkpointer.advance(10_000)
         checkpointer.close()
         await check(rig)
+
+
+# -- what is saved of a stream -------------------------------------------------------------------------------
+
+
+def saved_tails(rig):
+    """What the rows of the streams themselves say, without their blocks."""
+    connection = sqlite3.connect(DataDir(rig.root).catalog)
+    rows = connection.execute("SELECT key, record FROM streams").fetchall()
+    connection.close()
+    return {key: msgspec.msgpack.decode(record, type=StreamRecord).tail for key, record in rows}
+
+
+async def test_plain_appends_change_no_record_but_are_known_after_a_restart(tmp_path):
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"first")
+        rig.checkpoint()
+        for _ in range(3):
+            await rig.append("box/a", b"and more")
+            rig.checkpoint()
+        before = msgspec.structs.asdict(rig.stream("box/a"))
+        assert saved_tails(rig) == {"box/a": 5}
+        await rig.crash()
+        assert rig.node.replayed == 0
+        after = rig.stream("box/a")
+        for field in StreamRecord.__struct_fields__:
+            assert getattr(after, field) == before[field], field
+        await rig.append("box/a", b"!")
+        assert await rig.content("box/a") == b"first" + b"and more" * 3 + b"!"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"stream_seq": "2"}, {"producer": producer("p", 0)}, {"close": True}],
+    ids=["stream-seq", "producer", "close"],
+)
+async def test_appends_that_say_more_are_saved_with_the_record(tmp_path, more):
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"first")
+        rig.checkpoint()
+        await rig.append("box/a", b"and more", **more)
+        rig.checkpoint()
+        assert saved_tails(rig) == {"box/a": 13}
+
+
+async def test_appends_to_a_stream_that_expires_are_saved_with_the_record(tmp_path):
+    """They renew it, and the row says when it is over."""
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"first", ttl_s=1000)
+        rig.checkpoint()
+        await rig.append("box/a", b"and more")
+        rig.checkpoint()
+        assert saved_tails(rig) == {"box/a": 13}
+
+
+async def test_what_a_checkpointer_knows_is_not_trusted_after_a_failed_commit(tmp_path):
+    """Records are changed before they are committed."""
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"first")
+        with contextlib.closing(rig.checkpointer()) as checkpointer:
+            checkpointer.advance(rig.node.writer.committed_sequence)
+            await rig.append("box/a", b"second")
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="full"):
+                patch.setattr(checkpointer.objects, "put", refusing)
+                checkpointer.advance(rig.node.writer.committed_sequence)
+            checkpointer.advance(rig.node.writer.committed_sequence)
+        await rig.crash()
+        assert await rig.content("box/a") == b"firstsecond"
+
+
+def refusing(name, pieces):
+    raise OSError("the disk is full")

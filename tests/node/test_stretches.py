@@ -203,6 +203,8 @@ def test_checkpoints_and_merges_keep_what_the_journal_says(seed, length, block_b
         checkpointer = Checkpointer(DataDir(root), QuickFiles(), block_bytes=block_bytes)
         for end in sorted({*chance.sample(ends, min(len(ends), chance.choice((0, 2, 20)))), *ends[-1:]}):
             assert checkpointer.advance(end) == end
+            if chance.random() < 0.3:
+                checkpointer.rest()  # as another one that goes on: it knows no more than is on disk
         disk = Disk(checkpointer, root)
         checked(journal, disk)
         with pytest.MonkeyPatch.context() as patch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
+from msgspec.structs import replace
 
 from millstream.model.errors import UnknownFormat
 from millstream.model.facts import Producer
@@ -172,13 +173,38 @@ def test_a_catalog_of_the_first_format_learns_to_count_messages(path):
     writer.close()
     connection = sqlite3.connect(path)
     connection.execute("UPDATE segments SET block_bytes = 1600, live_bytes = 800")
+    connection.execute("ALTER TABLE extents DROP COLUMN last_id_ms")
+    connection.execute("ALTER TABLE extents DROP COLUMN last_id_seq")
     connection.execute("PRAGMA user_version = 1")
     connection.commit()
     connection.close()
     for _ in range(2):  # the second time it is of today's format
         writer = CatalogWriter(path)
         assert [(use.block_bytes, use.live_bytes) for use in writer.segments()] == [(800, 400), (100, 50), (1600, 800)]
+        assert writer.extents_of_segments([2]) == [extent(9, 0, 50, segment=2)]
         writer.close()
+
+
+def test_a_stream_that_was_only_appended_to_is_told_by_its_last_block(writer, reader):
+    old = record(7, tail=100, id_ms=5, id_seq=1)
+    with writer.transaction():
+        writer.save_streams([old, record(8), record(9, tail=50)])
+        told = {"last_ms": 70, "last_id_ms": 60, "last_id_seq": 2}
+        writer.add_segment(1, 900, [extent(7, 0, 100), replace(extent(7, 100, 250), **told), extent(9, 0, 50)])
+    newer = replace(old, tail=250, written_ms=70, id_ms=60, id_seq=2)
+    expected = [newer, record(8), record(9, tail=50)]
+    assert list(writer.streams_numbered([7, 8, 9])) == expected
+    assert [reader.stream(one.key) for one in expected] == expected
+    assert [reader.stream_numbered(number) for number in (7, 8, 9)] == expected
+    assert sorted(reader.streams_between("", "z", 10), key=lambda one: one.number) == expected
+
+
+def test_ids_too_large_for_the_catalog_are_left_to_the_record(writer, reader):
+    with writer.transaction():
+        writer.save_streams([record(7, tail=10, id_ms=1 << 63, id_seq=3)])
+        writer.add_segment(1, 900, [replace(extent(7, 0, 10), last_id_ms=1 << 63, last_id_seq=3)])
+    assert reader.stream_numbered(7) == record(7, tail=10, id_ms=1 << 63, id_seq=3)
+    assert reader.extents(7, 0, 10, 1) == [extent(7, 0, 10)]
 
 
 def test_a_reader_does_not_make_a_catalog(path):

@@ -106,3 +106,5 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     messages: int
     last_sequence: int
     last_ms: int
+    last_id_ms: int = 0
+    last_id_seq: int = 0

@@ -38,6 +38,7 @@ from .archiving import Archiver
 
 _STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
 _FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
+_KNOWN_MAX = 200_000  # records kept for the next stretch, about 400 bytes each
 
 
 class Stretch:
@@ -53,6 +54,7 @@ class Stretch:
         self.created: dict[int, StreamRecord] = {}
         self.happened: defaultdict[int, list[Logged]] = defaultdict(list)  # to each stream
         self.bucket_facts: list[tuple[facts.BucketFact | facts.StreamCreated, int]] = []
+        self.changed: set[int] = set()  # streams that got more than plain appends
         self.stored: set[int] = set()  # streams with payloads that lie in transactions' objects
         self.trimmed: set[int] = set()
         self.published: defaultdict[int, list[tuple[facts.SnapshotPublished, int, int]]] = defaultdict(list)
@@ -78,6 +80,9 @@ class Stretch:
                 happened[fact.stream].append(logged)
                 if fact.producer is not None:
                     self.producers[fact.stream][fact.producer.id] = fact.producer
+                    self.changed.add(fact.stream)
+                if fact.closes or fact.stream_seq is not None or not size:
+                    self.changed.add(fact.stream)
                 if fact.stored is not None:
                     self.stored.add(fact.stream)
         self.last_sequence, self.last_ms = batch.last_sequence, at_ms
@@ -95,6 +100,7 @@ class Stretch:
             self.bucket_facts.append((fact, at_ms))
         else:
             self.happened[fact.stream].append(logged)
+            self.changed.add(fact.stream)
         if isinstance(fact, facts.SnapshotPublished):
             self.payload_bytes += len(fact.payload)
             self.published[fact.stream].append((fact, sequence, at_ms))
@@ -131,6 +137,7 @@ class Checkpointer:
         self.catalog = CatalogWriter(data_dir.catalog)
         self._archiver = Archiver(self.catalog, self.objects)
         self._journal = JournalReader(data_dir.journal, files)
+        self._known: dict[int, StreamRecord] = {}  # the streams of the last stretch: most are in the next one too
         self._remove_orphans()
 
     @property
@@ -163,6 +170,10 @@ class Checkpointer:
         self.catalog.set_state("next_segment", number + 1)
         return number
 
+    def rest(self) -> None:
+        """Let go of what only speeds up the next checkpoint."""
+        self._known = {}
+
     def close(self) -> None:
         self.catalog.close()
         self.objects.close()
@@ -189,12 +200,13 @@ class Checkpointer:
             self._write_segment(stretch, records)
             self._archiver.archive(stretch.log, records, stretch.stored)
             self.catalog.delete_streams(sorted(gone - stretch.created.keys()))
-            self.catalog.save_streams(records[number] for number in sorted(records.keys() - gone))
+            self.catalog.save_streams(records[number] for number in sorted(_to_save(stretch, records) - gone))
             self._save_producers(stretch, records)
             self.catalog.save_buckets(self._buckets(stretch, records))
             self.catalog.set_state("applied", stretch.last_sequence)
             self.catalog.set_state("at_ms", stretch.last_ms)
             self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
+        self._know(records, gone)
         for name in superseded:
             self.objects.delete(name)
         self.catalog.give_back_space()
@@ -213,9 +225,16 @@ class Checkpointer:
 
     def _records(self, stretch: Stretch) -> dict[int, StreamRecord]:
         """The streams of the stretch as they are after it."""
+        known, self._known = self._known, {}  # what is changed and then not committed is not known any more
         records = dict(stretch.created)
-        older = sorted(stretch.happened.keys() - records.keys())
-        for record in self.catalog.streams_numbered(older):
+        unknown: list[int] = []
+        for number in stretch.happened.keys() - records.keys():
+            record = known.get(number)
+            if record is None:
+                unknown.append(number)
+            else:
+                records[number] = record
+        for record in self.catalog.streams_numbered(sorted(unknown)):
             records[record.number] = record
         # In the order of the journal, not stream by stream: facts lie in memory like that, and most of the time goes
         # into waiting for it.
@@ -225,6 +244,12 @@ class Checkpointer:
             elif isinstance(fact, facts.StreamFact):
                 apply_to_stream(records[fact.stream], fact, at_ms)
         return records
+
+    def _know(self, records: dict[int, StreamRecord], gone: set[int]) -> None:
+        if len(records) <= _KNOWN_MAX:
+            for number in gone:
+                del records[number]
+            self._known = records
 
     def _write_segment(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
         builder = self._builder()
@@ -296,6 +321,12 @@ class Checkpointer:
         for name, _ in self.objects.list(FOLDER):
             if segment_number(name) not in known:
                 self.objects.delete(segment_name(segment_number(name)))
+
+
+def _to_save(stretch: Stretch, records: dict[int, StreamRecord]) -> set[int]:
+    """The streams whose records cannot be told from the rows that there are and the last extents."""
+    more = (number for number, record in records.items() if record.lease is not None or record.client_ids)
+    return stretch.changed.union(stretch.created, more)
 
 
 @contextmanager

@@ -94,6 +94,8 @@ def serve(assignment: Assignment) -> None:
             continue
         if not _readable(_IDLE_S):
             merge_due = True  # what was too young or leased may go by now
+            checkpointer.rest()
+            memory.give_back()
             continue
         line = sys.stdin.buffer.readline()
         if not line:

@@ -10,10 +10,13 @@ import msgspec
 
 from ...model.records import BucketRecord, Extent, StreamRecord
 from .archives import ArchiveShelf
-from .schema import connect
+from .schema import SELECT_STREAMS, connect, stream_of
 
 _MAPPED_BYTES_MAX = 1 << 30
-_streams = msgspec.msgpack.Decoder(StreamRecord)
+# In the order of the fields.
+_EXTENT = (
+    "stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms, last_id_ms, last_id_seq"
+)
 _buckets = msgspec.msgpack.Decoder(BucketRecord)
 
 
@@ -29,19 +32,19 @@ class CatalogReader:
         self.archives = ArchiveShelf(self._connection)
 
     def stream(self, key: str) -> StreamRecord | None:
-        row = self._execute("SELECT record FROM streams WHERE key = ?", (key,)).fetchone()
-        return None if row is None else _streams.decode(row[0])
+        row = self._execute(f"{SELECT_STREAMS} WHERE s.key = ?", (key,)).fetchone()
+        return None if row is None else stream_of(row)
 
     def stream_numbered(self, number: int) -> StreamRecord | None:
-        row = self._execute("SELECT record FROM streams WHERE number = ?", (number,)).fetchone()
-        return None if row is None else _streams.decode(row[0])
+        row = self._execute(f"{SELECT_STREAMS} WHERE s.number = ?", (number,)).fetchone()
+        return None if row is None else stream_of(row)
 
     def streams_between(self, first: str, before: str, limit: int) -> list[StreamRecord]:
         """Streams by key, from `first` on and before `before`."""
         rows = self._execute(
-            "SELECT record FROM streams WHERE key >= ? AND key < ? ORDER BY key LIMIT ?", (first, before, limit)
+            f"{SELECT_STREAMS} WHERE s.key >= ? AND s.key < ? ORDER BY s.key LIMIT ?", (first, before, limit)
         )
-        return [_streams.decode(record) for (record,) in rows]
+        return list(map(stream_of, rows))
 
     def producer(self, number: int, producer_id: str) -> tuple[int, int] | None:
         row: tuple[int, int] | None = self._execute(
@@ -60,8 +63,7 @@ class CatalogReader:
         """The blocks that hold offsets from `start` up to `end`, in order."""
         # The block that holds `start` may begin before it: it is the last one that begins at or before.
         rows = self._execute(
-            "SELECT stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms"
-            " FROM extents WHERE stream = ?1 AND first_offset < ?3 AND first_offset >= coalesce("
+            f"SELECT {_EXTENT} FROM extents WHERE stream = ?1 AND first_offset < ?3 AND first_offset >= coalesce("
             " (SELECT max(first_offset) FROM extents WHERE stream = ?1 AND first_offset <= ?2), 0)"
             " ORDER BY first_offset LIMIT ?4",
             (number, start, end, limit),
@@ -71,8 +73,7 @@ class CatalogReader:
     def extent_since(self, number: int, since_ms: int) -> Extent | None:
         """The first block that holds a message committed at or after a time."""
         row = self._execute(
-            "SELECT stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms"
-            " FROM extents WHERE stream = ? AND last_ms >= ? ORDER BY first_offset LIMIT 1",
+            f"SELECT {_EXTENT} FROM extents WHERE stream = ? AND last_ms >= ? ORDER BY first_offset LIMIT 1",
             (number, since_ms),
         ).fetchone()
         return None if row is None else Extent(*row)
@@ -100,11 +101,10 @@ class CatalogReader:
             self._execute("COMMIT")
 
     def blocks_behind(self, first: str, before: str, after: int, through: int) -> Iterator[tuple[bytes, Extent | None]]:
-        """Streams by key that existed at `through`, each record with each block that holds something behind `after`;
-        with None if there is no such block."""
+        """Streams by key that existed at `through`: each record, perhaps without its latest appends, with each block
+        that holds something behind `after`; with None if there is no such block."""
         rows = self._execute(
-            "SELECT s.record, e.stream, e.first_offset, e.next_offset, e.segment, e.at, e.size, e.messages,"
-            " e.last_sequence, e.last_ms FROM streams s LEFT JOIN extents e ON e.stream = s.number"
+            f"SELECT s.record, {_EXTENT} FROM streams s LEFT JOIN extents e ON e.stream = s.number"
             " AND e.last_sequence > ?3 WHERE s.key >= ?1 AND s.key < ?2 AND s.number <= ?4"
             " ORDER BY s.key, e.first_offset",
             (first, before, after, through),

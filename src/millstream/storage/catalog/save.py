@@ -13,12 +13,11 @@ from ...model.errors import UnknownFormat
 from ...model.facts import Producer
 from ...model.records import BucketRecord, Extent, StreamRecord
 from .archives import ArchiveLedger
-from .schema import VERSION, connect, create_tables
+from .schema import SELECT_STREAMS, VERSION, connect, create_tables, stream_of
 
 _encode = msgspec.msgpack.Encoder().encode
-_streams = msgspec.msgpack.Decoder(StreamRecord)
 _VARIABLES_MAX = 500
-_EVERYTHING = (1 << 63) - 1
+_INTEGER_MAX = (1 << 63) - 1
 
 
 class SegmentUse(msgspec.Struct, frozen=True):
@@ -71,9 +70,8 @@ class CatalogWriter:
     def streams_numbered(self, numbers: Iterable[int]) -> Iterator[StreamRecord]:
         for chunk in _chunks(list(numbers)):
             marks = ",".join("?" * len(chunk))
-            rows = self._connection.execute(f"SELECT record FROM streams WHERE number IN ({marks})", chunk)
-            for (record,) in rows:
-                yield _streams.decode(record)
+            rows = self._connection.execute(f"{SELECT_STREAMS} WHERE s.number IN ({marks})", chunk)
+            yield from map(stream_of, rows)
 
     def bucket(self, name: str) -> BucketRecord | None:
         row = self._connection.execute("SELECT record FROM buckets WHERE name = ?", (name,)).fetchone()
@@ -131,7 +129,7 @@ class CatalogWriter:
     # -- extents and segments ----------------------------------------------------------------------------
 
     def add_segment(self, segment: int, size: int, extents: list[Extent]) -> None:
-        self._insert("INSERT OR REPLACE INTO extents", map(msgspec.structs.astuple, extents))
+        self._insert("INSERT OR REPLACE INTO extents", map(_extent_row, extents))
         self._connection.execute(
             "INSERT INTO segments (segment, bytes, block_bytes, live_bytes) VALUES (?1, ?2, ?3, ?3)",
             (segment, size, sum(extent.next_offset - extent.first_offset for extent in extents)),
@@ -151,14 +149,13 @@ class CatalogWriter:
 
     def forget_extents(self, streams: Iterable[int]) -> None:
         """Forget all blocks of these streams."""
-        self.trim_extents((stream, _EVERYTHING) for stream in streams)
+        self.trim_extents((stream, _INTEGER_MAX) for stream in streams)
 
     def extents_of_segments(self, segments: list[int]) -> list[Extent]:
         """What still reaches into these segments, stream by stream."""
         marks = ",".join("?" * len(segments))
         rows = self._connection.execute(
-            "SELECT stream, first_offset, next_offset, segment, at, size, messages, last_sequence, last_ms"
-            f" FROM extents WHERE segment IN ({marks}) ORDER BY stream, first_offset",
+            f"SELECT * FROM extents WHERE segment IN ({marks}) ORDER BY stream, first_offset",
             segments,
         )
         return [Extent(*row) for row in rows]
@@ -208,6 +205,14 @@ class CatalogWriter:
             self._connection.execute(
                 f"{insert} VALUES {','.join([marks] * len(batch))}{otherwise}", list(chain.from_iterable(batch))
             )
+
+
+def _extent_row(extent: Extent) -> tuple[int, ...]:
+    row: tuple[int, ...] = msgspec.structs.astuple(extent)
+    if max(row[-2:]) > _INTEGER_MAX:
+        # Clients' own ids may be larger than SQLite's integers. The records of such streams are saved, those count.
+        row = (*row[:-2], 0, 0)
+    return row
 
 
 def _deadline(record: StreamRecord) -> int | None:

@@ -2,6 +2,9 @@
 
 Streams, buckets and their like are kept as the bytes of their record (`model.records`), beside the few columns
 that are searched: the record is spelled once, and adding a field to it changes no table.
+
+Plain appends change no row of `streams`: a stream's last extent knows its tail as well, and tells it to whoever reads
+the record (`stream_of`). With many streams a checkpoint would otherwise be busy with saying everything twice.
 """
 
 from __future__ import annotations
@@ -9,7 +12,13 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-VERSION = 2  # 1: segments counted the bytes of blocks, not those of messages, and no block was shared
+import msgspec
+
+from ...model.records import StreamRecord
+
+# 1: every record was up to date, extents had no ids, segments counted blocks instead of messages, none was shared
+VERSION = 2
+_records = msgspec.msgpack.Decoder(StreamRecord)
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS state (
@@ -48,6 +57,8 @@ CREATE TABLE IF NOT EXISTS extents (
     messages INTEGER NOT NULL,
     last_sequence INTEGER NOT NULL,
     last_ms INTEGER NOT NULL,
+    last_id_ms INTEGER NOT NULL DEFAULT 0,
+    last_id_seq INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (stream, first_offset)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS extents_by_segment ON extents (segment);
@@ -103,6 +114,8 @@ def create_tables(connection: sqlite3.Connection, version: int) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     if version == 1:
+        connection.execute("ALTER TABLE extents ADD COLUMN last_id_ms INTEGER NOT NULL DEFAULT 0")
+        connection.execute("ALTER TABLE extents ADD COLUMN last_id_seq INTEGER NOT NULL DEFAULT 0")
         connection.execute(_COUNT_MESSAGES)
     connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
@@ -116,6 +129,21 @@ UPDATE segments SET
 FROM (SELECT segment AS number, sum(next_offset - first_offset) AS live FROM extents GROUP BY segment) AS counted
 WHERE segment = counted.number
 """
+
+
+SELECT_STREAMS = (
+    "SELECT s.record, e.next_offset, e.last_ms, e.last_id_ms, e.last_id_seq FROM streams s LEFT JOIN extents e"
+    " ON e.stream = s.number AND e.first_offset = (SELECT max(first_offset) FROM extents WHERE stream = s.number)"
+)
+
+
+def stream_of(row: tuple[bytes, int | None, int, int, int]) -> StreamRecord:
+    """What a row of `SELECT_STREAMS` says."""
+    encoded, tail, written_ms, id_ms, id_seq = row
+    record = _records.decode(encoded)
+    if tail is not None and tail > record.tail:
+        record.tail, record.written_ms, record.id_ms, record.id_seq = tail, written_ms, id_ms, id_seq
+    return record
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:

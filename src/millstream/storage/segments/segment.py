@@ -1,7 +1,7 @@
 """One segment: an immutable object of many blocks, about sorted by stream, with an index at its end.
 
     segment  "MILLSEGM" | version u16 | zeros up to 16 | block | block | ... | index | trailer (32)
-    index    msgpack array of [stream, first_offset, next_offset, at, size, messages, last_sequence, last_ms]
+    index    msgpack array of extents, as arrays of their fields
     trailer  index at u64 | index bytes u32 | crc32 of the index u32 | zeros u64 | "MILLSEGM"
 
 The catalog knows every block as an extent, or several if streams share it, so the server never needs the index; it is
@@ -13,7 +13,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -25,17 +24,14 @@ from ..ports import ObjectStore
 from .block import Block, Columns, Message, encode_block, encode_message, encode_shared, join_blocks
 
 FOLDER = "segments"
-VERSION = 2  # 1: no block was shared
+VERSION = 2  # 1: no block was shared, and rows of the index had fewer fields
 _MAGIC = b"MILLSEGM"
 _HEAD = struct.Struct("<8sH6x")
 _TRAILER = struct.Struct("<QII8x8s")
 _SHARING_PART = 32  # of a block: a stream with less than that shares one
 _SHARED_PART = 8  # of a block: how much is shared. A read of a few messages reads all of it
-_Row = tuple[int, int, int, int, int, int, int, int]
-_rows = msgspec.msgpack.Decoder(list[_Row])
-_row = attrgetter(
-    "stream", "first_offset", "next_offset", "at", "size", "messages", "last_sequence", "last_ms"
-)  # of an extent
+_extents = msgspec.msgpack.Decoder(list[Extent])
+_rows_of_1 = msgspec.msgpack.Decoder(list[tuple[int, int, int, int, int, int, int, int]])
 
 
 def segment_name(segment: int) -> str:
@@ -90,9 +86,8 @@ class SegmentBuilder:
 
     def add_snapshot(self, stream: int, offset: int, payload: bytes, at_ms: int, sequence: int) -> None:
         """A small snapshot: the one block of the stream with the number turned negative."""
-        self._note(
-            -stream, offset, encode_message(stream, offset, payload, at_ms, at_ms, 0, sequence), 1, sequence, at_ms
-        )
+        block = encode_message(stream, offset, payload, at_ms, at_ms, 0, sequence)
+        self._note(-stream, offset, block, 1, sequence, at_ms, at_ms, 0)
 
     def add_joined(self, stream: int, blocks: Sequence[Block]) -> None:
         """Blocks of one stream that follow each other, as one, or as part of one."""
@@ -101,7 +96,8 @@ class SegmentBuilder:
             self._share(stream, blocks[0].first_offset, _messages_of(blocks), total)
             return
         messages, last = sum(len(block.lengths) for block in blocks), blocks[-1]
-        self._note(stream, blocks[0].first_offset, join_blocks(blocks), messages, last.sequences[-1], last.times_ms[-1])
+        newest = (last.sequences[-1], last.times_ms[-1], last.ids_ms[-1], last.id_seqs[-1])
+        self._note(stream, blocks[0].first_offset, join_blocks(blocks), messages, *newest)
 
     def add_encoded(self, extent: Extent, block: bytes) -> None:
         """A block as it lies in another segment."""
@@ -112,14 +108,14 @@ class SegmentBuilder:
     def finish(self, store: ObjectStore) -> int:
         """Write the object durably; its size."""
         self._finish_shared()
-        index = msgspec.msgpack.encode(list(map(_row, self.extents)))
+        index = msgspec.msgpack.encode(self.extents)
         trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
         return store.put(segment_name(self.segment), gathered([*self._pieces, index, trailer]))
 
     def _add_block(self, stream: int, first_offset: int, columns: Columns) -> None:
         block = encode_block(stream, first_offset, columns)
-        last = (columns.sequences[-1], columns.times_ms[-1])
-        self._note(stream, first_offset, block, len(columns.payloads), *last)
+        newest = (columns.sequences[-1], columns.times_ms[-1], columns.ids_ms[-1], columns.id_seqs[-1])
+        self._note(stream, first_offset, block, len(columns.payloads), *newest)
 
     def _share(self, stream: int, first_offset: int, messages: Iterable[Message], size: int) -> None:
         shared = self._shared
@@ -142,11 +138,12 @@ class SegmentBuilder:
             self._pieces += block
             self._at += size
 
-    def _note(self, stream: int, offset: int, block: list[bytes], messages: int, sequence: int, at_ms: int) -> None:
+    def _note(self, stream: int, offset: int, block: list[bytes], messages: int, *newest: int) -> None:
+        """`newest` is what an extent says of its last message."""
         head, payload = block
         self._pieces += block
         size, following = len(head) + len(payload), offset + len(payload)
-        extent = Extent(stream, offset, following, self.segment, self._at, size, messages, sequence, at_ms)
+        extent = Extent(stream, offset, following, self.segment, self._at, size, messages, *newest)
         self.extents.append(extent)
         self._at += size
 
@@ -178,9 +175,8 @@ class _Shared:
     def extents(self, segment: int, at: int, size: int) -> Iterator[Extent]:
         spans = zip(self.streams, self.first_offsets, self.next_offsets, pairwise([0, *self.ends]), strict=True)
         for stream, first_offset, next_offset, (start, end) in spans:
-            _, last_ms, _, _, last_sequence = self.messages[end - 1]
-            place = (segment, at, size, end - start)
-            yield Extent(stream, first_offset, next_offset, *place, last_sequence, last_ms)
+            _, ms, id_ms, id_seq, sequence = self.messages[end - 1]
+            yield Extent(stream, first_offset, next_offset, segment, at, size, end - start, sequence, ms, id_ms, id_seq)
 
 
 def _messages_of(blocks: Iterable[Block]) -> Iterator[Message]:
@@ -206,8 +202,9 @@ def read_index(store: ObjectStore, name: str) -> list[Extent]:
     index = store.get_range(name, at, length)
     if crc32(index) != crc:
         raise CorruptData(f"The index of {name} does not match its checksum.")
-    segment = segment_number(name)
-    return [Extent(row[0], row[1], row[2], segment, *row[3:]) for row in _rows.decode(index)]
+    if version == 1:
+        return [Extent(*row[:3], segment_number(name), *row[3:]) for row in _rows_of_1.decode(index)]
+    return _extents.decode(index)
 
 
 def gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
