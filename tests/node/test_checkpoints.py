@@ -272,7 +272,7 @@ async def test_plain_appends_change_no_record_but_are_known_after_a_restart(tmp_
 
 @pytest.mark.parametrize(
     "more",
-    [{"stream_seq": "2"}, {"producer": producer("p", 0)}, {"close": True}],
+    [{"stream_seq": "2"}, {"producer": producer("p", 0)}, {"closes": True}],
     ids=["stream-seq", "producer", "close"],
 )
 async def test_appends_that_say_more_are_saved_with_the_record(tmp_path, more):
@@ -301,9 +301,10 @@ async def test_what_a_checkpointer_knows_is_not_trusted_after_a_failed_commit(tm
         with contextlib.closing(rig.checkpointer()) as checkpointer:
             checkpointer.advance(rig.node.writer.committed_sequence)
             await rig.append("box/a", b"second")
-            with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="full"):
+            with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(checkpointer.objects, "put", refusing)
-                checkpointer.advance(rig.node.writer.committed_sequence)
+                with pytest.raises(OSError, match="full"):
+                    checkpointer.advance(rig.node.writer.committed_sequence)
             checkpointer.advance(rig.node.writer.committed_sequence)
         await rig.crash()
         assert await rig.content("box/a") == b"firstsecond"
