@@ -208,7 +208,7 @@ def test_the_example_reads_every_width_of_column(tmp_path, read_segments):
     ids = [times[0] + 7, times[0] + 7, times[2] + 70_000, times[3]]
     columns = Columns([b"", b"x", b"y" * 300, b"z" * 70_000], times, ids, [0, 1, 2**35, 0], [5, 5, 6, 7])
     builder.add(2**40, 2**33, rows_of(columns))
-    builder.finish(store)
+    builder.write(store)
     printed = [line.split(" ", 4) for line in read_segments(tmp_path / segment_name(1))]
     assert [int(line[1]) - 2**33 for line in printed] == [0, 0, 1, 301]
     assert [int(line[2]) for line in printed] == times

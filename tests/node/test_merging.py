@@ -187,7 +187,7 @@ async def test_a_tiny_block_of_a_long_stream_is_not_merged_for_ever(tmp_path):
         builder = SegmentBuilder(1, 256)
         builder.add(100_000, 1 << 33, [(b"x", 1 << 41, 1 << 41, 0, 1 << 33)])
         with checkpointer.catalog.transaction():
-            checkpointer.catalog.add_segment(1, builder.finish(checkpointer.objects), builder.extents)
+            checkpointer.catalog.add_segment(1, builder.write(checkpointer.objects), builder.extents)
             checkpointer.catalog.set_state("next_segment", 2)
         checkpointer.close()
         assert rig.merge(steps_max=5) <= 1

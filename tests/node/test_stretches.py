@@ -26,7 +26,7 @@ from millstream.model.codec import encode_facts
 from millstream.model.facts import Appended, SnapshotPublished
 from millstream.model.names import split_key
 from millstream.model.records import StreamRecord
-from millstream.node import archiving
+from millstream.node import archiving, checkpoint
 from millstream.node.archiving import ArchiveKeeper
 from millstream.node.checkpoint import Checkpointer
 from millstream.node.merging import Merger
@@ -197,19 +197,21 @@ def merge_all(checkpointer: Checkpointer, block_bytes: int) -> None:
 def test_checkpoints_and_merges_keep_what_the_journal_says(seed, length, block_bytes, chunk_bytes):
     journal = told(seed, length)
     chance = random.Random(seed)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         root = Path(folder)
         ends = written(root, journal, chance)
         checkpointer = Checkpointer(DataDir(root), QuickFiles(), block_bytes=block_bytes)
+        patch.setattr(checkpoint, "_FEW", chance.choice((1, 64)))
+        patch.setattr(checkpoint, "_STEP_BYTES", chance.choice((1, 100, 1 << 20)))
+        patch.setattr(checkpoint, "_SEGMENT_BYTES_MAX", chance.choice((100, 1000, 1 << 20)))
         for end in sorted({*chance.sample(ends, min(len(ends), chance.choice((0, 2, 20)))), *ends[-1:]}):
             assert checkpointer.advance(end) == end
             if chance.random() < 0.3:
                 checkpointer.rest()  # as another one that goes on: it knows no more than is on disk
         disk = Disk(checkpointer, root)
         checked(journal, disk)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(archiving, "CHUNK_BYTES", chunk_bytes)  # larger chunks are copied as they are
-            merge_all(checkpointer, block_bytes)
+        patch.setattr(archiving, "CHUNK_BYTES", chunk_bytes)  # larger chunks are copied as they are
+        merge_all(checkpointer, block_bytes)
         checked(journal, disk)
         disk.catalog.close()
         checkpointer.close()

@@ -63,6 +63,20 @@ async def test_a_checkpoint_is_due_by_records_by_bytes_and_by_age(tmp_path):
             assert await rig.content("box/a") == content
 
 
+async def test_new_streams_count_twice(tmp_path):
+    """They take more memory than messages, and a restart must hold them all."""
+    limits = replace(TINY, checkpoint_records=24, checkpoint_bytes=1 << 30, checkpoint_age_s=3600.0)
+    async with Running(tmp_path, limits) as rig:
+        await rig.create("box/a")
+        await rig.fill(count=15)
+        await asyncio.sleep(0.1)
+        assert rig.node.upkeep.checkpoints == 0
+        assert rig.node.writer.committed_sequence == 17  # with the bucket
+        for number in range(3):
+            await rig.create(f"box/new-{number}")
+        await until(lambda: rig.node.upkeep.checkpoints)
+
+
 async def test_nothing_is_due_when_nothing_has_changed(tmp_path):
     async with Running(tmp_path, BUSY) as rig:
         await rig.create("box/a", BYTES, b"x")

@@ -31,7 +31,7 @@ def built(store, block_bytes=100, number=7):
     builder.add(3, 0, rows_of(messages_of_sizes(40, 40, 40, 250, 1, 1)))
     builder.add(5, 1 << 40, rows_of(messages_of_sizes(10)))
     builder.add(9, 77, rows_of(messages_of_sizes(99, 1, 100)))
-    size = builder.finish(store)
+    size = builder.write(store)
     assert size == store.size(segment_name(number))
     return builder
 
@@ -74,7 +74,7 @@ def test_a_block_is_taken_over_as_it_lies_in_another_segment(store):
     builder = SegmentBuilder(8, 100)
     for extent in old.extents:
         builder.add_encoded(extent, store.get_range(segment_name(7), extent.at, extent.size))
-    builder.finish(store)
+    builder.write(store)
     strip = [(e.stream, e.first_offset, e.next_offset, e.size, e.messages, e.last_ms) for e in old.extents]
     index = read_index(store, segment_name(8))
     assert [(e.stream, e.first_offset, e.next_offset, e.size, e.messages, e.last_ms) for e in index] == strip
@@ -88,7 +88,7 @@ def test_streams_with_little_share_blocks_and_others_have_their_own(store):
     expected = {stream: messages_of_sizes(*[stream] * 3) for stream in (1, 10, 20, 30, 33, 34, 60, 90)}
     for stream, columns in expected.items():
         builder.add(stream, stream, rows_of(columns))
-    builder.finish(store)
+    builder.write(store)
     places = {extent.stream: extent.at for extent in builder.extents}
     assert len({places[stream] for stream in (1, 10, 20, 30, 33)}) == 1
     assert len(set(places.values())) == 4
@@ -106,7 +106,7 @@ def test_a_shared_block_is_not_larger_than_it_may_be(store):
     builder = SegmentBuilder(7, 3200)
     for stream in range(1, 100):
         builder.add(stream, 0, rows_of(messages_of_sizes(99)))
-    builder.finish(store)
+    builder.write(store)
     shared = [extent.at for extent in builder.extents]
     assert all(shared.count(at) == 4 for at in set(shared[:-3]))
 
@@ -118,7 +118,7 @@ def test_a_stream_is_never_twice_in_one_block(store):
     builder.add(2, 0, rows_of(messages_of_sizes(5)))
     builder.add(2, 500, rows_of(messages_of_sizes(6)))
     builder.add(3, 0, rows_of(messages_of_sizes(5)))
-    builder.finish(store)
+    builder.write(store)
     first, second = [extent for extent in builder.extents if extent.stream == 2]
     assert first.at != second.at
     block = decode_block(store.get_range(segment_name(7), second.at, second.size), 2)
@@ -128,8 +128,7 @@ def test_a_stream_is_never_twice_in_one_block(store):
 def test_a_stream_alone_with_little_has_a_block_of_its_own(store):
     builder = SegmentBuilder(7, 3200)
     builder.add(1, 0, rows_of(messages_of_sizes(5)))
-    assert not builder.is_empty
-    builder.finish(store)
+    builder.write(store)
     (extent,) = builder.extents
     assert decode_block(store.get_range(segment_name(7), extent.at, extent.size), 1).digest is not None
 
@@ -176,13 +175,37 @@ def test_a_segment_of_another_format_is_refused_by_its_number(store, tmp_path):
         read_index(store, segment_name(7))
 
 
-def test_a_segment_of_many_blocks_is_written_in_few_large_pieces(store):
+def test_a_segment_of_many_blocks_is_written_in_few_large_pieces_while_it_is_filled(store):
     builder = SegmentBuilder(7, 1)
-    builder.add(1, 0, rows_of(messages_of_sizes(*[1000] * 2500)))
     written = []
-    builder.finish(Recording(written))
-    assert len(written) == 3
-    assert sum(map(len, written)) > 2_500_000
+
+    def filling():
+        for number in range(2500):
+            builder.add(number + 1, 0, rows_of(messages_of_sizes(1000)))
+            yield
+            assert builder.size - sum(map(len, written)) <= (1 << 20) + 2000, "what is ready does not wait"
+
+    size = builder.write(Recording(written), filling())
+    assert len(written) == 4  # about a megabyte each, the rest, and the index
+    assert size == sum(map(len, written)) > 2_500_000
+
+
+def test_a_segment_of_nothing_is_not_written(store):
+    assert SegmentBuilder(7, 100).write(store, iter([None, None])) == 0
+    assert store.list(FOLDER) == []
+
+
+def test_what_fails_while_a_segment_is_filled_leaves_nothing(store, tmp_path):
+    builder = SegmentBuilder(7, 1)
+
+    def filling():
+        builder.add(1, 0, rows_of(messages_of_sizes(2_000_000)))
+        yield
+        raise OSError("the source is gone")
+
+    with pytest.raises(OSError, match="the source is gone"):
+        builder.write(store, filling())
+    assert list((tmp_path / FOLDER).iterdir()) == []
 
 
 class Recording:
@@ -191,4 +214,4 @@ class Recording:
 
     def put(self, name, pieces):
         self.written.extend(pieces)
-        return 0
+        return sum(map(len, self.written))

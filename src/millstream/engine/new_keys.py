@@ -16,8 +16,14 @@ class NewKeys:
 
     def __init__(self) -> None:
         self._of_bucket: dict[str, _SortedKeys] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many were added."""
+        return self._count
 
     def add(self, key: str) -> None:
+        self._count += 1
         bucket, _ = split_key(key)
         keys = self._of_bucket.get(bucket)
         if keys is None:

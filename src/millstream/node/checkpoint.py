@@ -36,7 +36,10 @@ from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, seg
 from ..storage.transactions.objects import whole_fact
 from .archiving import Archiver
 
-_STRETCH_BYTES_MAX = 64 << 20  # of payload in memory at a time
+_STRETCH_BYTES_MAX = 128 << 20  # of payload in memory at a time
+_SEGMENT_BYTES_MAX = 64 << 20
+_STEP_BYTES = 2 << 20  # of one stream that are made into blocks before those are written
+_FEW = 64  # appends that are not worth more than one step
 _FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 _KNOWN_MAX = 200_000  # records kept for the next stretch, about 400 bytes each
 
@@ -125,6 +128,10 @@ class Stretch:
         return min(self.uploads, default=None)
 
 
+# A stream, what happened to it, and the snapshot that was published last.
+_Part = tuple[StreamRecord, list[Logged], tuple[facts.SnapshotPublished, int, int] | None]
+
+
 class Checkpointer:
     """Moves the catalog forward along the journal."""
 
@@ -197,7 +204,7 @@ class Checkpointer:
             records = self._records(stretch)
             gone = {number for number, record in records.items() if record.deleted}
             superseded = self._reshape(stretch, records, gone)
-            self._write_segment(stretch, records)
+            self._write_segments(stretch, records)
             self._archiver.archive(stretch.log, records, stretch.stored)
             self.catalog.delete_streams(sorted(gone - stretch.created.keys()))
             self.catalog.save_streams(records[number] for number in sorted(_to_save(stretch, records) - gone))
@@ -251,33 +258,27 @@ class Checkpointer:
                 del records[number]
             self._known = records
 
-    def _write_segment(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
-        builder = self._builder()
+    def _write_segments(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
+        parts = self._parts(stretch, records)
+        while True:
+            number = self.catalog.state("next_segment", 1)
+            builder = SegmentBuilder(number, self._block_bytes)
+            size = builder.write(self.objects, _filling(builder, parts))
+            if not size:
+                return
+            self.catalog.set_state("next_segment", number + 1)
+            self.catalog.add_segment(number, size, builder.extents)
+
+    def _parts(self, stretch: Stretch, records: dict[int, StreamRecord]) -> Iterator[_Part]:
+        """What segments need of a stretch, stream by stream and in steps."""
         for number in sorted(stretch.happened):
             record, happened = records[number], stretch.happened[number]
             if record.deleted:
                 continue
-            for appends in self._in_memory(happened) if number in stretch.stored else (happened,):
-                add_appends(builder, number, appends, record.earliest)
-                if builder.size >= _STRETCH_BYTES_MAX:
-                    self._finish(builder)
-                    builder = self._builder()
+            for appends in self._in_memory(happened) if number in stretch.stored else _steps(happened):
+                yield record, appends, None
             if record.snapshot is not None and number in stretch.published:
-                fact, sequence, at_ms = stretch.published[number][-1]
-                if fact.payload:  # a large one is an object already, an empty one is nothing
-                    builder.add_snapshot(number, fact.offset, fact.payload, at_ms, sequence)
-        self._finish(builder)
-
-    def _builder(self) -> SegmentBuilder:
-        # Of the segment that `_finish` may turn out not to need.
-        return SegmentBuilder(self.catalog.state("next_segment", 1), self._block_bytes)
-
-    def _finish(self, builder: SegmentBuilder) -> None:
-        if not builder.is_empty:
-            number = self.next_segment()
-            assert number == builder.segment
-            size = builder.finish(self.objects)
-            self.catalog.add_segment(builder.segment, size, builder.extents)
+                yield record, [], stretch.published[number][-1]
 
     def _in_memory(self, happened: list[Logged]) -> Iterator[list[Logged]]:
         """What happened to a stream, with the payloads that lie in transactions' objects; a few of those at a time."""
@@ -339,6 +340,37 @@ def _without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _steps(happened: list[Logged]) -> Iterator[list[Logged]]:
+    """What happened to a stream, about so much at a time that blocks come out full."""
+    if len(happened) <= _FEW:
+        yield happened
+        return
+    start, begins = 0, None
+    for index, (_, _, behind, fact) in enumerate(happened):
+        if type(fact) is facts.Appended:
+            if begins is None:
+                begins = fact.offset
+            if behind - begins >= _STEP_BYTES:
+                yield happened[start : index + 1]
+                start, begins = index + 1, behind
+    if start < len(happened):
+        yield happened[start:]
+
+
+def _filling(builder: SegmentBuilder, parts: Iterator[_Part]) -> Iterator[None]:
+    """Add parts until the segment is large enough."""
+    for record, happened, published in parts:
+        if published is None:
+            add_appends(builder, record.number, happened, record.earliest)
+        else:
+            fact, sequence, at_ms = published
+            if fact.payload:  # a large one is an object already, an empty one is nothing
+                builder.add_snapshot(record.number, fact.offset, fact.payload, at_ms, sequence)
+        yield
+        if builder.size >= _SEGMENT_BYTES_MAX:
+            return
 
 
 def add_appends(builder: SegmentBuilder, stream: int, happened: list[Logged], earliest: int) -> None:

@@ -7,7 +7,7 @@ new segment, stream by stream, small neighbours joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from ..model.records import Extent
@@ -37,8 +37,8 @@ class Merger:
         with self._catalog.transaction():
             self._catalog.remove_extents(extents)
             if extents:
-                builder = self._rewrite(extents)
-                size = builder.finish(self._checkpointer.objects)
+                builder = SegmentBuilder(self._checkpointer.next_segment(), self._block_bytes)
+                size = builder.write(self._checkpointer.objects, self._rewritten(builder, extents))
                 self._catalog.add_segment(builder.segment, size, builder.extents)
             self._catalog.empty_segments(chosen)
         return True
@@ -56,13 +56,12 @@ class Merger:
                 self._catalog.forget_segments(garbage)
         return garbage
 
-    def _rewrite(self, extents: list[Extent]) -> SegmentBuilder:
-        builder = SegmentBuilder(self._checkpointer.next_segment(), self._block_bytes)
+    def _rewritten(self, builder: SegmentBuilder, extents: list[Extent]) -> Iterator[None]:
         self._last_read = {}
         for _, of_stream in groupby(extents, key=lambda extent: extent.stream):
             for run in _runs(list(of_stream), self._block_bytes):
                 self._rewrite_run(builder, run)
-        return builder
+                yield
 
     def _rewrite_run(self, builder: SegmentBuilder, run: list[Extent]) -> None:
         if len(run) == 1:

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 _WATCH_S = 0.5
 _STAGING_NICENESS = 5
 _UNKNOWN_SIZE = 1 << 30
-_UNAPPLIED_FACTOR = 5  # checkpoints' worth of facts that may wait before writes are held back
+_UNAPPLIED_FACTOR = 3  # checkpoints' worth of facts that may wait before writes are held back
 
 
 class NodeLimits(msgspec.Struct, frozen=True):
@@ -61,10 +61,10 @@ class NodeLimits(msgspec.Struct, frozen=True):
     journal_file_bytes: int = 64 << 20
     batch_bytes_max: int = 1 << 20
     part_bytes: int = 512 << 10
-    checkpoint_bytes: int = 64 << 20
-    checkpoint_records: int = 200_000
+    checkpoint_bytes: int = 128 << 20
+    checkpoint_records: int = 400_000
     checkpoint_age_s: float = 30.0
-    hot_bytes_max: int = 256 << 20
+    hot_bytes_max: int = 512 << 20
     hot_streams_max: int = 150_000
     block_bytes: int = 128 << 10
     merge_segments_min: int = 8

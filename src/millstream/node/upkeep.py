@@ -135,6 +135,7 @@ class Upkeep:
         records = self._writer.committed_sequence - self._cut_at
         if records == 0:
             return False
+        records += len(self._machine.new_keys)  # a new stream takes twice the memory of a message
         if self._oldest_change_s is None:
             self._oldest_change_s = self._now_s()
         return (

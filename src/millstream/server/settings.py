@@ -88,11 +88,13 @@ class Settings:
     batch_bytes_max: int = _size(MIB, 4 * KIB, 64 * MIB, "most bytes in one group commit")
     part_bytes: int = _size(512 * KIB, KIB, 64 * MIB, "bodies above this travel as parts of this size")
     # Checkpoints and memory
-    checkpoint_bytes: int = _size(64 * MIB, KIB, TIB, "journal bytes after which a checkpoint is due")
-    checkpoint_records: int = _count(200_000, 1, 10**9, "journal records after which a checkpoint is due")
+    checkpoint_bytes: int = _size(128 * MIB, KIB, TIB, "journal bytes after which a checkpoint is due")
+    checkpoint_records: int = _count(
+        400_000, 1, 10**9, "journal records after which a checkpoint is due; new streams count twice"
+    )
     checkpoint_age_s: float = _seconds(30.0, 0.05, 86_400, "age of unsaved changes that makes a checkpoint due")
     retention_every_s: float = _seconds(60.0, 0.05, 86_400, "pause between two sweeps of buckets with a retention")
-    hot_bytes_max: int = _size(256 * MIB, KIB, TIB, "payload kept in memory before it goes to segments")
+    hot_bytes_max: int = _size(512 * MIB, KIB, TIB, "payload kept in memory before it goes to segments")
     hot_streams_max: int = _count(150_000, 1, 10**9, "streams kept in memory; idle ones leave first")
     # Segments and disk
     block_bytes: int = _size(128 * KIB, KIB, 16 * MIB, "payload in one segment block")

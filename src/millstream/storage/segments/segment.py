@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ VERSION = 2  # 1: no block was shared, and rows of the index had fewer fields
 _MAGIC = b"MILLSEGM"
 _HEAD = struct.Struct("<8sH6x")
 _TRAILER = struct.Struct("<QII8x8s")
+_WRITE_BYTES = 1 << 20  # in one go: a segment may hold a hundred thousand tiny blocks
 _SHARING_PART = 32  # of a block: a stream with less than that shares one
 _SHARED_PART = 8  # of a block: how much is shared. A read of a few messages reads all of it
 _extents = msgspec.msgpack.Decoder(list[Extent])
@@ -43,7 +44,7 @@ def segment_number(name: str) -> int:
 
 
 class SegmentBuilder:
-    """Collects blocks; `finish` stores the object and `extents` says where everything went."""
+    """Makes blocks; `write` stores the object while they are made, and `extents` says where everything went."""
 
     def __init__(self, segment: int, block_bytes: int) -> None:
         self.segment = segment
@@ -54,10 +55,7 @@ class SegmentBuilder:
         self._share_below = block_bytes // _SHARING_PART
         self._pieces: list[bytes | bytearray | memoryview] = [_HEAD.pack(_MAGIC, VERSION)]
         self._at = _HEAD.size
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.extents and not self._shared.streams
+        self._written = 0
 
     @property
     def size(self) -> int:
@@ -105,12 +103,26 @@ class SegmentBuilder:
         self._pieces.append(block)
         self._at += len(block)
 
-    def finish(self, store: ObjectStore) -> int:
-        """Write the object durably; its size."""
+    def write(self, store: ObjectStore, filling: Iterable[object] = ()) -> int:
+        """Write the object durably. `filling` adds to it step by step, and what is ready is written in between. The
+        object's size; 0, and there is none, if nothing was added."""
+        pieces = self._pieces_of(filling)
+        first = next(pieces, None)
+        return 0 if first is None else store.put(segment_name(self.segment), chain([first], pieces))
+
+    def _pieces_of(self, filling: Iterable[object]) -> Iterator[bytes]:
+        for _ in filling:
+            if self._at - self._written >= _WRITE_BYTES:
+                yield self._ready()
         self._finish_shared()
-        index = msgspec.msgpack.encode(self.extents)
-        trailer = _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
-        return store.put(segment_name(self.segment), gathered([*self._pieces, index, trailer]))
+        if self.extents:
+            yield self._ready()
+            index = msgspec.msgpack.encode(self.extents)
+            yield index + _TRAILER.pack(self._at, len(index), crc32(index), _MAGIC)
+
+    def _ready(self) -> bytes:
+        pieces, self._pieces, self._written = self._pieces, [], self._at
+        return b"".join(pieces)
 
     def _add_block(self, stream: int, first_offset: int, columns: Columns) -> None:
         block = encode_block(stream, first_offset, columns)
@@ -205,16 +217,3 @@ def read_index(store: ObjectStore, name: str) -> list[Extent]:
     if version == 1:
         return [Extent(*row[:3], segment_number(name), *row[3:]) for row in _rows_of_1.decode(index)]
     return _extents.decode(index)
-
-
-def gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
-    """Small pieces joined into writes of about a megabyte: a segment may hold a hundred thousand tiny blocks."""
-    batch: list[bytes | bytearray | memoryview] = []
-    size = 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece)
-        if size >= 1 << 20:
-            yield b"".join(batch)
-            batch, size = [], 0
-    yield b"".join(batch)
