@@ -8,6 +8,8 @@ it answers false 404s. Streams are written in turn, which suits the file store b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.request import urlopen
 
 from loadgen import Load, create_streams, run_load
 from servers import (
@@ -34,10 +36,10 @@ from tables import (
 
 CONNECTIONS = (1, 8, 64, 256)
 BODY_BYTES = 256
-WHOLE = 1_000_000
+WHOLE = 1_200_000  # three checkpoints' worth
 # Many connections are measured for longer: a checkpoint falls due every few seconds then, and a short measurement has
 # one in it or has not, perhaps for what its neighbours wrote.
-MANY, MANY_LAST = 64, 4
+MANY, MANY_LAST = 64, 6
 
 # Uncounted, so that the first cells do not meet a cold compiler in Node.
 WARM_UP = Load("append", f"append{NODE_FILE_STREAMS_MAX}", 64, NODE_FILE_STREAMS_MAX, seconds=1.0)
@@ -107,15 +109,35 @@ def _one_round(plan: Plan, round_: int, fleet: Fleet, samples: Samples) -> None:
 
 
 def _append_whole(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:
-    """So many appends that two checkpoints fall due, and everything until the server rests again. As many as make one
-    come before, uncounted: what was there until then is checkpointed, and all streams are in memory."""
+    """Appends with the checkpoints they cause: the server's own time for each append, and the helper's for each that it
+    checkpointed meanwhile. Half as many come before, uncounted: then what was there until then is checkpointed, and all
+    streams are in memory."""
     count = plan.scaled(WHOLE, 50_000)
     run_load(server, Load("append", cell.kind, cell.connections, cell.streams, count=count // 2))
     settle([server], seconds_max=30.0)
-    before_s = server.cpu_seconds()
+    before = _Spent.by(server)
     report = run_load(server, Load("append", cell.kind, cell.connections, cell.streams, count=count))
     settle([server], seconds_max=30.0)
-    return {**report.values(), "cpu_us": (server.cpu_seconds() - before_s) * 1e6 / report.requests_total}
+    after = _Spent.by(server)
+    own_us = (after.own_s - before.own_s) * 1e6 / report.requests_total
+    checkpointed = after.checkpointed - before.checkpointed
+    helper_us = (after.helper_s - before.helper_s) * 1e6 / checkpointed if checkpointed else 0.0
+    return {**report.values(), "cpu_us": own_us + helper_us, "own_us": own_us, "helper_us": helper_us}
+
+
+class _Spent(NamedTuple):
+    """What a server and its helpers have needed so far, and for how many facts the helpers did."""
+
+    own_s: float
+    helper_s: float
+    checkpointed: int
+
+    @classmethod
+    def by(cls, server: Server) -> _Spent:
+        own_s = sum(process.cpu_seconds for process in server.tree() if process.pid == server.process.pid)
+        text = urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30).read().decode()
+        (line,) = [line for line in text.splitlines() if line.startswith("millstream_catalog_sequence ")]
+        return cls(own_s, server.cpu_seconds() - own_s, int(float(line.split()[1])))
 
 
 def _append(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:
@@ -149,12 +171,13 @@ def _table(plan: Plan, samples: Samples, peer: str) -> Table:
 
 
 def _whole_table(plan: Plan, samples: Samples) -> Table:
+    keys = ("rate", "cpu_us", "own_us", "helper_us")
     rows = [
-        [cell.name, *(number(samples.median(MILLSTREAM, cell.whole_name, key)) for key in ("rate", "cpu_us"))]
+        [cell.name, *(number(samples.median(MILLSTREAM, cell.whole_name, key)) for key in keys)]
         for cell in whole_cells(plan)
     ]
     title = f"{plan.scaled(WHOLE, 50_000):,} appends with their checkpoints, median of {(plan.rounds + 1) // 2}"
-    return Table(title, ["connections x streams", f"{MILLSTREAM} /s", "cpu us"], rows)
+    return Table(title, ["connections x streams", f"{MILLSTREAM} /s", "cpu us", "server's", "helper's"], rows)
 
 
 def _rate_ratio(samples: Samples, cell: str, peer: str) -> float | None:
