@@ -144,7 +144,7 @@ class Checkpointer:
         self.catalog = CatalogWriter(data_dir.catalog)
         self._archiver = Archiver(self.catalog, self.objects)
         self._journal = JournalReader(data_dir.journal, files)
-        self._known: dict[int, StreamRecord] = {}  # the streams of the last stretch: most are in the next one too
+        self._known: dict[int, StreamRecord] = {}  # written to in the last stretch: most are in the next one too
         self._remove_orphans()
 
     @property
@@ -213,7 +213,7 @@ class Checkpointer:
             self.catalog.set_state("applied", stretch.last_sequence)
             self.catalog.set_state("at_ms", stretch.last_ms)
             self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
-        self._know(records, gone)
+        self._know(stretch, records)
         for name in superseded:
             self.objects.delete(name)
         self.catalog.give_back_space()
@@ -252,11 +252,11 @@ class Checkpointer:
                 apply_to_stream(records[fact.stream], fact, at_ms)
         return records
 
-    def _know(self, records: dict[int, StreamRecord], gone: set[int]) -> None:
-        if len(records) <= _KNOWN_MAX:
-            for number in gone:
-                del records[number]
-            self._known = records
+    def _know(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
+        """Keep the records of streams that were written to. Of those that were only created many may stay quiet."""
+        if len(stretch.happened) <= _KNOWN_MAX:
+            written = (records[number] for number in stretch.happened)
+            self._known = {record.number: record for record in written if not record.deleted}
 
     def _write_segments(self, stretch: Stretch, records: dict[int, StreamRecord]) -> None:
         parts = self._parts(stretch, records)
