@@ -155,7 +155,7 @@ def _encode(
 def encode_message(
     stream: int, offset: int, payload: bytes, at_ms: int, id_ms: int, id_seq: int, sequence: int
 ) -> list[bytes]:
-    """`encode_block` for a single message: with many quiet streams most blocks are that."""
+    """`encode_block` for a single message, or a snapshot."""
     length = len(payload)
     length_width, seq_width = _width(length), _width(id_seq)
     columns = length.to_bytes(length_width, "little") + id_seq.to_bytes(seq_width, "little")
@@ -280,13 +280,13 @@ def decode_payload(data: bytes | bytearray | memoryview, stream: int) -> tuple[i
     if len(view) < HEADER_BYTES:
         raise CorruptData("A segment block is shorter than its header.")
     magic, crc, flags, widths, _, owner, first_offset, count, *sizes = _HEADER.unpack_from(view)[:10]
+    if flags & _IS_SHARED:
+        block = open_block(view, stream)  # which also checks whether the flag is true
+        return block.first_offset, _decode_column(block.lengths[1], block.lengths[0], block.messages), block.payload
     columns_bytes, payload_bytes = sizes
     if magic != MAGIC or crc != crc32(view[8:]):
         raise CorruptData("A segment block does not match its checksum.")
     lengths = _decode_column(view[HEADER_BYTES : HEADER_BYTES + widths[0] * count], widths[0], count)
-    if flags & _IS_SHARED:
-        block = open_block(view, stream)
-        return block.first_offset, _decode_column(block.lengths[1], block.lengths[0], block.messages), block.payload
     _check_owner(owner, stream)
     payload = view[HEADER_BYTES + columns_bytes :]
     if len(payload) != payload_bytes:
