@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..model.errors import CorruptData
 from .buffers import BufferPool
 from .files import Files
 
+Piece = bytes | bytearray | memoryview
 _OPEN_FILES_MAX = 256
+_WRITE_BYTES = 1 << 20
 _TEMPORARY = ".tmp-"
 
 
@@ -34,7 +36,7 @@ class LocalObjects:
                 self._files.unlink(path / name)
         self._files.sync_directory(self._root)
 
-    def put(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    def put(self, name: str, pieces: Iterable[Piece]) -> int:
         writer = self.begin(name)
         try:
             for piece in pieces:
@@ -201,3 +203,19 @@ class ObjectWriter:
         if fd is not None:
             self._files.close(fd)
             self._files.unlink(self._temporary)
+
+
+def gathered(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """For `put`: small pieces joined into writes of about a megabyte; large ones are not copied."""
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if not batch and len(piece) >= _WRITE_BYTES:
+            yield piece
+            continue
+        batch.append(piece)
+        size += len(piece)
+        if size >= _WRITE_BYTES:
+            yield b"".join(batch)
+            batch, size = [], 0
+    yield b"".join(batch)

@@ -18,6 +18,7 @@ import msgspec
 from ...model.errors import CorruptData, UnknownFormat
 from ...model.facts import Appended
 from ..checksum import crc32
+from ..objects import gathered
 from ..ports import ObjectStore
 from .chunk import Chunk, ChunkStream, Logged, encode_chunk
 
@@ -84,7 +85,7 @@ class ArchiveBuilder:
 
     def write(self, store: ObjectStore, parts: Iterable[Part | StoredChunk]) -> int:
         """Store the object; its size. The parts of a bucket follow each other in commit order."""
-        return store.put(archive_name(self.archive), _gathered(self._pieces(parts)))
+        return store.put(archive_name(self.archive), gathered(self._pieces(parts)))
 
     def _pieces(self, parts: Iterable[Part | StoredChunk]) -> Iterator[bytes]:
         yield _HEAD.pack(_MAGIC, VERSION)
@@ -143,16 +144,3 @@ def read_index(store: ObjectStore, name: str) -> list[ChunkRow]:
     if crc32(index) != crc:
         raise CorruptData(f"The index of {name} does not match its checksum.")
     return _rows.decode(index)
-
-
-def _gathered(pieces: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
-    """Small pieces joined into writes of about a megabyte: an object may hold very many tiny chunks."""
-    batch: list[bytes | bytearray | memoryview] = []
-    size = 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece)
-        if size >= 1 << 20:
-            yield b"".join(batch)
-            batch, size = [], 0
-    yield b"".join(batch)

@@ -18,14 +18,13 @@ import msgspec
 
 from ...model.errors import CorruptData, UnknownFormat
 from ..checksum import crc32
+from ..objects import Piece, gathered
 from ..ports import ObjectStore
 
 VERSION = 1
 HEAD_BYTES = 16
 _HEAD = struct.Struct("<8sH6x")
 _TRAILER = struct.Struct("<QII8x8s")
-_GATHER_BYTES = 1 << 20
-Blob = bytes | memoryview
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,11 +47,11 @@ class Indexed(NamedTuple):
     more: bytes
 
 
-def indexed_object(magic: bytes, payload: Iterable[Blob], finish: Callable[[], Indexed]) -> Iterator[Blob]:
+def indexed_object(magic: bytes, payload: Iterable[Piece], finish: Callable[[], Indexed]) -> Iterator[Piece]:
     """The pieces of an object for `ObjectStore.put`; `finish` is asked when the payload has been taken."""
     yield _HEAD.pack(magic, VERSION)
     at = HEAD_BYTES
-    for piece in _gathered(payload):
+    for piece in gathered(payload):
         at += len(piece)
         yield piece
     chunks, more = finish()
@@ -61,22 +60,6 @@ def indexed_object(magic: bytes, payload: Iterable[Blob], finish: Callable[[], I
     meta = msgspec.msgpack.encode(Meta(at, table, msgspec.Raw(more)))
     yield meta
     yield _TRAILER.pack(at + sum(map(len, chunks)), len(meta), crc32(meta), magic)
-
-
-def _gathered(pieces: Iterable[Blob]) -> Iterator[Blob]:
-    """Small pieces joined into writes of about a megabyte; large ones are not copied."""
-    batch: list[Blob] = []
-    size = 0
-    for piece in pieces:
-        if not batch and len(piece) >= _GATHER_BYTES:
-            yield piece
-            continue
-        batch.append(piece)
-        size += len(piece)
-        if size >= _GATHER_BYTES:
-            yield b"".join(batch)
-            batch, size = [], 0
-    yield b"".join(batch)
 
 
 def read_meta(store: ObjectStore, name: str, magic: bytes) -> Meta:
