@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -69,6 +70,22 @@ def check_it_goes_on(server: ServerProcess) -> None:
 def check_it_went_on(server: ServerProcess) -> None:
     assert ask(server.port, request("GET", f"{FLAT}/text")).body.endswith(b"in parts more")
     assert ask(server.port, request("GET", f"{FLAT}/produced")).body == b"0,1,2,3,"
+
+
+def test_its_feed_goes_back_to_its_beginning(written: Path) -> None:
+    """The archive has what happened, whichever way it was written down."""
+    server = ServerProcess(written, {"low_space_bytes": 0, "archive_age_s": 1e9})
+    server.start()
+    try:
+        feed = json.loads(ask(server.port, request("GET", "/ds/formats/streams/feed?data=true")).body)
+        kinds = [entry["kind"] for entry in feed["entries"] if entry["stream"] == "gone"]
+        assert kinds == ["created", "gap", "deleted"]
+        appends = [entry for entry in feed["entries"] if entry["stream"] == "text" and entry["kind"] == "appended"]
+        assert len(appends) == 2
+        told = b"".join(base64.b64decode(message) for entry in appends for message in entry["messages"])
+        assert told == ask(server.port, request("GET", f"{FLAT}/text")).body
+    finally:
+        assert server.stop() == 0
 
 
 def test_a_doctor_finds_it_healthy(written: Path) -> None:

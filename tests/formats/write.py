@@ -25,7 +25,7 @@ SETTINGS: dict[str, object] = {
     "checkpoint_age_s": 0.2,
     "block_bytes": "1KiB",
     "part_bytes": "1KiB",
-    "merge_segments_min": 3,
+    "merge_segments_min": 2,
     "low_space_bytes": 0,
 }
 NEVER: dict[str, object] = {"checkpoint_age_s": 3600, "checkpoint_records": 10**6}

@@ -317,7 +317,7 @@ async def test_large_chunks_are_merged_as_they_are(tmp_path, monkeypatch):
         before, entries = rig.chunks(), await rig.entries()
         encoded = []
         monkeypatch.setattr(
-            archive_object, "encode_chunk", lambda *run: encoded.append(encode_chunk(*run)) or encoded[-1]
+            archive_object, "encode_chunk", lambda *chunk: encoded.append(encode_chunk(*chunk)) or encoded[-1]
         )
         assert rig.merge_archive() == 1
         after = rig.chunks()

@@ -1,6 +1,8 @@
 """The archive's format: what goes in comes out, and damage is noticed."""
 
 import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pyarrow as pa
@@ -13,15 +15,8 @@ from millstream.model.errors import CorruptData, UnknownFormat
 from millstream.storage.archive import object as archive_object
 from millstream.storage.archive.arrow import SCHEMA, batch_of_rows, record_batch
 from millstream.storage.archive.arrow_stream import END, batch_pieces, single_pieces, stream_start
-from millstream.storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, encode_chunk
-from millstream.storage.archive.object import (
-    ArchiveBuilder,
-    Part,
-    archive_name,
-    cut_into_chunks,
-    read_chunk,
-    read_index,
-)
+from millstream.storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, RowCollector, subject_of
+from millstream.storage.archive.object import ArchiveWriter, StoredChunk, archive_name, read_chunk, read_index
 from millstream.storage.archive.rows import Row, Selection, rows_of_block, rows_of_chunk, rows_of_facts, selected
 from millstream.storage.files import Files
 from millstream.storage.objects import LocalObjects
@@ -70,17 +65,32 @@ def store(tmp_path):
     return store
 
 
-def joined(encoded):
-    data = b"".join(encoded.pieces)
-    assert len(data) == encoded.size
-    return data
+def named(row):
+    return NAMES.get(subject_of(row.sequence, row.fact))
+
+
+def chunk_of(rows):
+    """The bytes of the one chunk that these facts make."""
+    with TemporaryDirectory() as folder:
+        store = LocalObjects(Path(folder), Files())
+        store.prepare(archive_object.FOLDER)
+        (chunk,) = stored(store, 1, rows)
+        return store.get_range(archive_name(1), chunk.at, chunk.size)
+
+
+def stored(store, number, rows, bucket="box"):
+    """An object of these facts; where its chunks lie."""
+    with ArchiveWriter(store, number) as archive:
+        for row in rows:
+            archive.bucket(bucket).add(named(row), row)
+        assert archive.finish() == store.size(archive_name(number))
+    return archive.rows
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_chunk_gives_back_what_it_was_made_from(seed):
     rows = history(seed=seed)
-    encoded = encode_chunk("box", rows, NAMES)
-    chunk = Chunk(joined(encoded))
+    chunk = Chunk(chunk_of(rows))
     bucket, streams = chunk.names()
     assert bucket == "box"
     assert {stream for stream in streams if stream.content_type != "text/x-state"} <= set(NAMES.values()) | {
@@ -90,21 +100,21 @@ def test_a_chunk_gives_back_what_it_was_made_from(seed):
     assert all(not getattr(row.fact, "payload", b"") for row in chunk.facts())
     assert [row[:3] for row in chunk.facts()] == [row[:3] for row in rows]
     assert chunk.fact_count == len(rows)
-    assert len(chunk.payload()) == encoded.payload_bytes
+    assert chunk.payload() == b"".join(getattr(row.fact, "payload", b"") for row in rows)
 
 
 def test_a_compressible_payload_is_compressed_and_another_is_not():
     def one(payload):
-        return encode_chunk("box", [ArchivedFact(5, 1, 0, facts.Appended(2, 0, 1, 0, payload))], NAMES)
+        return chunk_of([ArchivedFact(5, 1, len(payload), facts.Appended(2, 0, 1, 0, payload))])
 
-    assert one(b"a" * 100_000).size < 2_000
+    assert len(one(b"a" * 100_000)) < 2_000
     noise = random.Random(1).randbytes(100_000)
-    assert 100_000 < one(noise).size < 101_000
-    assert Chunk(joined(one(noise))).payload() == noise
+    assert 100_000 < len(one(noise)) < 101_000
+    assert Chunk(one(noise)).payload() == noise
 
 
 def test_every_damaged_byte_of_a_chunk_is_noticed():
-    data = joined(encode_chunk("box", history(10), NAMES))
+    data = chunk_of(history(10))
     Chunk(data)
     for at in range(len(data)):
         damaged = bytearray(data)
@@ -118,29 +128,63 @@ def test_every_damaged_byte_of_a_chunk_is_noticed():
 
 def test_an_object_holds_buckets_and_says_where(store):
     rows = history(60)
-    other = [ArchivedFact(7, 900, 0, facts.BucketDeleted("gone"))]
-    builder = ArchiveBuilder(3)
-    size = builder.write(store, [Part("box", rows, NAMES), Part("gone", other, {})])
+    other = ArchivedFact(7, 900, 0, facts.BucketDeleted("gone"))
+    with ArchiveWriter(store, 3) as archive:
+        archive.bucket("box").add(None, rows[0])
+        archive.bucket("gone").add(None, other)
+        for row in rows[1:]:
+            archive.bucket("box").add(named(row), row)
+        size = archive.finish()
     assert store.size(archive_name(3)) == size
-    assert read_index(store, archive_name(3)) == builder.rows
-    box, gone = builder.rows
+    assert read_index(store, archive_name(3)) == archive.rows
+    box, gone = archive.rows
     assert (box.bucket, box.first_sequence, box.last_sequence, box.last_ms) == ("box", 1, 128, rows[-1].at_ms)
     assert (gone.bucket, gone.facts, gone.rows, gone.bytes) == ("gone", 1, 0, 0)
     assert read_chunk(store, 3, box.at, box.size).whole_facts() == rows
-    assert read_chunk(store, 3, gone.at, gone.size).whole_facts() == other
+    assert read_chunk(store, 3, gone.at, gone.size).whole_facts() == [other]
 
 
-def test_a_bucket_is_cut_into_chunks(store, monkeypatch):
-    monkeypatch.setattr(archive_object, "CHUNK_BYTES", 500)
+@pytest.mark.parametrize(("limit", "value"), [("CHUNK_BYTES", 500), ("CHUNK_FACTS", 7)])
+def test_a_bucket_is_cut_into_chunks(store, monkeypatch, limit, value):
+    monkeypatch.setattr(archive_object, limit, value)
     rows = history(100)
-    runs = list(cut_into_chunks(rows))
-    assert [row for run in runs for row in run] == rows
-    assert len(runs) > 5
-    builder = ArchiveBuilder(1)
-    builder.write(store, [Part("box", rows, NAMES)])
-    assert [(row.first_sequence, row.last_sequence) for row in builder.rows] == [
-        (run[0].sequence, run[-1].sequence) for run in runs
-    ]
+    places = stored(store, 1, rows)
+    assert len(places) > 5
+    chunks = [read_chunk(store, 1, place.at, place.size) for place in places]
+    assert [row for chunk in chunks for row in chunk.whole_facts()] == rows
+    for place, chunk in zip(places, chunks, strict=True):
+        assert (place.facts, place.rows, place.bytes) == (chunk.fact_count, chunk.row_count, len(chunk.payload()))
+        assert place.bytes <= 500
+        assert place.facts <= (7 if limit == "CHUNK_FACTS" else 100)
+        found = chunk.facts()
+        assert (place.first_sequence, place.last_sequence) == (found[0].sequence, found[-1].sequence)
+
+
+def test_what_is_larger_than_a_chunk_has_one_for_itself(store, monkeypatch):
+    monkeypatch.setattr(archive_object, "CHUNK_BYTES", 500)
+    sizes = [10, 10, 2000, 10, 3000, 3000]
+    places = stored(store, 1, [appended(5 + n, 1, 0, 1, n, bytes(size)) for n, size in enumerate(sizes)])
+    assert [place.bytes for place in places] == [20, 2000, 10, 3000, 3000]
+
+
+def test_stored_chunks_keep_their_place_among_facts(store):
+    (place,) = stored(store, 1, [appended(7, 2, 0, 2, 0, b"two")])
+    data = store.get_range(archive_name(1), place.at, place.size)
+    with ArchiveWriter(store, 2) as archive:
+        archive.bucket("box").add(NAMES[2], appended(6, 1, 0, 1, 0, b"one"))
+        archive.add_stored(StoredChunk(place, data))
+        archive.bucket("box").add(NAMES[2], appended(8, 3, 0, 3, 0, b"three"))
+        archive.finish()
+    assert [(row.first_sequence, row.last_sequence) for row in archive.rows] == [(6, 6), (7, 7), (8, 8)]
+    assert b"".join(read_chunk(store, 2, row.at, row.size).payload() for row in archive.rows) == b"onetwothree"
+
+
+def test_an_object_without_facts_or_end_is_none(store):
+    with ArchiveWriter(store, 1) as archive:
+        assert archive.finish() == 0
+    with ArchiveWriter(store, 2) as archive:
+        archive.bucket("box").add(NAMES[2], appended(6, 1, 0, 1, 0, b"one"))
+    assert store.list(archive_object.FOLDER) == []
 
 
 @pytest.mark.parametrize(
@@ -148,13 +192,13 @@ def test_a_bucket_is_cut_into_chunks(store, monkeypatch):
     [
         (lambda data: data[:20], CorruptData),
         (lambda data: data[:-1], CorruptData),
-        (lambda data: data[:8] + b"\x02" + data[9:], UnknownFormat),
+        (lambda data: data[:8] + b"\x03" + data[9:], UnknownFormat),
         (lambda data: b"X" + data[1:], CorruptData),
         (lambda data: data[:-40] + b"\0" + data[-39:], CorruptData),
     ],
 )
 def test_a_damaged_object_is_refused(store, tmp_path, damage, error):
-    ArchiveBuilder(1).write(store, [Part("box", history(5), NAMES)])
+    stored(store, 1, history(5))
     path = tmp_path / archive_name(1)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(error):
@@ -207,7 +251,7 @@ selections = st.builds(
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 20), selection=selections)
 def test_arrow_and_single_rows_say_the_same(seed, selection):
-    rows = rows_of_chunk(Chunk(joined(encode_chunk("box", history(50, seed), NAMES))))
+    rows = rows_of_chunk(Chunk(chunk_of(history(50, seed))))
     one_by_one = plain(rows, selection)
     assert of_arrow(rows, selection) == one_by_one
     for row in one_by_one:
@@ -222,10 +266,11 @@ def test_arrow_and_single_rows_say_the_same(seed, selection):
 @pytest.mark.parametrize("seed", range(5))
 def test_facts_in_memory_and_in_a_chunk_make_the_same_rows(seed):
     happened = history(50, seed)
-    collected = RowCollector(NAMES)
-    collected.take(happened)
+    collected = RowCollector()
+    for row in happened[1:]:
+        collected.take(named(row), row)
     everything = Selection(0, 1 << 40, gone={3: 20, 9: None})
-    in_chunk = rows_of_chunk(Chunk(joined(encode_chunk("box", happened, NAMES))))
+    in_chunk = rows_of_chunk(Chunk(chunk_of(happened)))
     assert plain(rows_of_facts("box", collected), everything) == plain(in_chunk, everything)
 
 
@@ -270,7 +315,7 @@ def test_numbers_of_any_width_are_written():
         ]
     ]
     everything = Selection(0, 1 << 62)
-    chunk = rows_of_chunk(Chunk(joined(encode_chunk("box", rows, NAMES))))
+    chunk = rows_of_chunk(Chunk(chunk_of(rows)))
     assert of_arrow(chunk, everything) == plain(chunk, everything)
 
 
@@ -284,7 +329,7 @@ def messages(sequences, ids, sizes):
     for sequence, (id_ms, id_seq), size in zip(sequences, ids, sizes, strict=True):
         rows.append(appended(sequence, id_ms, offset, id_ms, id_seq, b"x" * size))
         offset += size
-    return rows_of_chunk(Chunk(joined(encode_chunk("box", rows, NAMES))))
+    return rows_of_chunk(Chunk(chunk_of(rows)))
 
 
 def ids_of_commits(sizes, first_counter=0, at_ms=1_700_000_000_000):
@@ -294,7 +339,7 @@ def ids_of_commits(sizes, first_counter=0, at_ms=1_700_000_000_000):
 
 
 COUNTING_ON = [
-    pytest.param(range(1000, 3100), id="from the first number that has a thousand"),
+    pytest.param(range(1000, 3040), id="from the first number that has a thousand"),
     pytest.param(range(998, 1003), id="over the first thousand"),
     pytest.param(range(9990, 10_020), id="into another width"),
     pytest.param(range(123_456, 123_460), id="within a thousand"),
@@ -334,13 +379,13 @@ def test_snapshots_between_messages_do_not_look_like_a_run_of_them():
         snapshot(7, 30, 7),
         appended(8, 1001, 30, 1001, 0, b"n" * 10),
     ]
-    rows = rows_of_chunk(Chunk(joined(encode_chunk("box", happened, NAMES))))
+    rows = rows_of_chunk(Chunk(chunk_of(happened)))
     assert len(rows.streams) == 1
     assert of_arrow(rows, Selection(0, 100)) == plain(rows, Selection(0, 100))
 
 
 def test_an_empty_selection_is_an_empty_batch():
-    rows = rows_of_chunk(Chunk(joined(encode_chunk("box", [ArchivedFact(1, 1, 0, facts.BucketCreated("box"))], {}))))
+    rows = rows_of_chunk(Chunk(chunk_of([ArchivedFact(1, 1, 0, facts.BucketCreated("box"))])))
     assert record_batch(rows, Selection(0, 10), 1).num_rows == 0
     assert of_stream(batch_pieces(rows, Selection(0, 10), 1)) == []
     assert pa.Table.from_batches([record_batch(rows, Selection(0, 10), 1)]).schema == SCHEMA
@@ -348,6 +393,6 @@ def test_an_empty_selection_is_an_empty_batch():
 
 def test_facts_keep_what_a_restore_needs():
     fact = facts.Appended(2, 0, 1, 0, b"abc", [1, 2], True, facts.Producer("p", 1, 2, True), "seq")
-    (row,) = Chunk(joined(encode_chunk("box", [ArchivedFact(4, 5, 3, fact)], NAMES))).whole_facts()
+    (row,) = Chunk(chunk_of([ArchivedFact(4, 5, 3, fact)])).whole_facts()
     assert row.fact == fact
     assert msgspec.structs.asdict(row.fact)["producer"].is_new

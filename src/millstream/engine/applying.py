@@ -99,6 +99,16 @@ def apply_appended(record: StreamRecord, fact: facts.Appended, at_ms: int) -> No
         _count_producer(record)
 
 
+def apply_messages(record: StreamRecord, tail: int, at_ms: int, id_ms: int, id_seq: int) -> None:
+    """What any number of plain appends have done to a record, told by the last one: its end, time and id."""
+    record.tail = tail
+    record.written_ms = at_ms
+    record.id_ms = id_ms
+    record.id_seq = id_seq
+    if record.lease is not None:
+        _renew(record, at_ms)
+
+
 def _close(record: StreamRecord, producer: Producer | None) -> None:
     record.closed = True
     if producer is not None:

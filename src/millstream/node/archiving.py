@@ -6,32 +6,28 @@ the catalog has forgotten it; what the catalog does not name is garbage unless a
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 from ..model import facts
 from ..model.errors import CorruptData
 from ..model.facts import Fact
-from ..model.names import split_key
-from ..model.records import StreamRecord
-from ..storage.archive.chunk import Chunk, ChunkStream, Logged
+from ..storage.archive.chunk import Chunk, subject_of
 from ..storage.archive.object import (
     CHUNK_BYTES,
     CHUNK_FACTS,
     FOLDER,
-    ArchiveBuilder,
+    ArchiveWriter,
     ChunkRow,
-    Part,
     StoredChunk,
     archive_name,
     archive_number,
     read_chunk,
 )
 from ..storage.catalog import CatalogWriter
-from ..storage.catalog.archives import ArchivedChunk, ArchiveUse, Loss
+from ..storage.catalog.archives import ArchivedChunk, ArchiveUse
 from ..storage.objects import LocalObjects
-from ..storage.transactions.objects import whole_fact
 
 _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
@@ -40,7 +36,7 @@ _TIER_BYTES = 64 << 10
 
 
 class Archiver:
-    """Writes what checkpoints have read. The caller's transaction makes it final."""
+    """Stores what checkpoints read. The caller's transaction makes it final."""
 
     def __init__(self, catalog: CatalogWriter, objects: LocalObjects) -> None:
         self._catalog = catalog
@@ -53,27 +49,15 @@ class Archiver:
                 catalog.set_state("archive_from", catalog.state("applied", 0) + 1)
                 catalog.set_state("archive_from_ms", catalog.state("at_ms", -1))
 
-    def archive(self, log: Sequence[Logged], records: Mapping[int, StreamRecord], stored: Collection[int]) -> None:
-        """Store a stretch of the journal. `records` are its streams as they are after it; payloads of those in `stored`
-        lie in transactions' objects."""
-        buckets = by_bucket(log, records)
-        if not buckets:
-            return
-        builder = ArchiveBuilder(next_archive(self._catalog))
-        size = builder.write(
-            self._objects,
-            (
-                Part(name, self._with_payloads(happened) if stored else happened, names)
-                for name, (happened, names) in sorted(buckets.items())
-            ),
-        )
-        add_to_catalog(self._catalog, builder, size)
-        self._catalog.archives.add_losses(losses_in(log, records))
-
-    def _with_payloads(self, happened: list[Logged]) -> Iterator[Logged]:
-        """Facts with the payloads that lie in transactions' objects, read as they are needed."""
-        for sequence, at_ms, behind, fact in happened:
-            yield sequence, at_ms, behind, whole_fact(self._objects, fact)
+    @contextmanager
+    def archive(self) -> Iterator[ArchiveWriter]:
+        """A new object, to be written while the journal is read. It is stored at the end, if anything is in it."""
+        with ArchiveWriter(self._objects, self._catalog.state("next_archive", 1)) as archive:
+            yield archive
+            size = archive.finish()
+            if size:
+                next_archive(self._catalog)
+                add_to_catalog(self._catalog, archive, size)
 
     def _remove_orphans(self) -> None:
         """A crash before the commit leaves an object whose number will be given again."""
@@ -90,53 +74,15 @@ def next_archive(catalog: CatalogWriter) -> int:
     return number
 
 
-def add_to_catalog(catalog: CatalogWriter, builder: ArchiveBuilder, size: int) -> None:
-    chunks = [chunk_at(builder.archive, row) for row in builder.rows]
+def add_to_catalog(catalog: CatalogWriter, writer: ArchiveWriter, size: int) -> None:
+    chunks = [chunk_at(writer.archive, row) for row in writer.rows]
     first, last = min(row.first_sequence for row in chunks), max(row.last_sequence for row in chunks)
-    catalog.archives.add(ArchiveUse(builder.archive, size, first, last, max(row.last_ms for row in chunks)), chunks)
+    catalog.archives.add(ArchiveUse(writer.archive, size, first, last, max(row.last_ms for row in chunks)), chunks)
 
 
 def chunk_at(archive: int, row: ChunkRow) -> ArchivedChunk:
     place = (archive, row.at, row.size)
     return ArchivedChunk(row.bucket, row.last_sequence, row.first_sequence, row.last_ms, *place, row.rows, row.bytes)
-
-
-def by_bucket(
-    log: Iterable[Logged], records: Mapping[int, StreamRecord]
-) -> dict[str, tuple[list[Logged], dict[int, ChunkStream]]]:
-    """The facts of each bucket in commit order, and the names of the streams they are about."""
-    buckets: defaultdict[str, tuple[list[Logged], dict[int, ChunkStream]]] = defaultdict(lambda: ([], {}))
-    places: dict[int, list[Logged]] = {}  # of the bucket that a stream is in
-    for logged in log:
-        sequence, at_ms, _, fact = logged
-        if type(fact) is facts.Appended:
-            number = fact.stream
-        elif isinstance(fact, facts.BucketFact):
-            buckets[fact.bucket][0].append(logged)
-            continue
-        elif isinstance(fact, facts.StreamCreated):
-            number = sequence
-        else:
-            number = fact.stream  # type: ignore[union-attr]
-            logged = (sequence, at_ms, records[number].tail, fact)
-        place = places.get(number)
-        if place is None:
-            record = records[number]
-            bucket, name = split_key(record.key)
-            place, names = buckets[bucket]
-            names[number] = ChunkStream(number, name, record.content_type)
-            places[number] = place
-        place.append(logged)
-    return buckets
-
-
-def losses_in(log: Iterable[Logged], records: Mapping[int, StreamRecord]) -> Iterator[Loss]:
-    """Which streams have lost messages, and what they have kept."""
-    for sequence, _, _, fact in log:
-        if type(fact) is not facts.Appended and loses(fact):
-            record = records[fact.stream]  # type: ignore[union-attr]
-            kept = None if record.deleted else record.earliest
-            yield Loss(record.number, split_key(record.key)[0], sequence, kept)
 
 
 def loses(fact: Fact) -> bool:
@@ -174,11 +120,11 @@ class ArchiveKeeper:
 
     def _merge(self, chosen: list[int]) -> None:
         chunks = self._catalog.archives.chunks_of(chosen)
-        with self._catalog.transaction():
-            builder = ArchiveBuilder(next_archive(self._catalog))
-            size = builder.write(self._objects, self._rewritten(chunks))
+        with self._catalog.transaction(), ArchiveWriter(self._objects, next_archive(self._catalog)) as writer:
+            self._rewrite(chunks, writer)
+            size = writer.finish()
             self._catalog.archives.remove(chosen)
-            add_to_catalog(self._catalog, builder, size)
+            add_to_catalog(self._catalog, writer, size)
 
     def drop(self, now_ms: int) -> bool:
         """Let the oldest go where they are too old, or too much in all; whether any went."""
@@ -211,27 +157,24 @@ class ArchiveKeeper:
             self._objects.delete(archive_name(number))
         return len(garbage)
 
-    def _rewritten(self, chunks: list[ArchivedChunk]) -> Iterator[Part | StoredChunk]:
-        """Small chunks taken apart, to be put together anew; large ones as they are."""
-        for (bucket, large), alike in groupby(chunks, key=lambda chunk: (chunk.bucket, _is_large(chunk))):
-            if large:
-                yield from map(self._stored, alike)
+    def _rewrite(self, chunks: list[ArchivedChunk], writer: ArchiveWriter) -> None:
+        """Small chunks are taken apart and put together anew; large ones stay as they are."""
+        for place in chunks:
+            if _is_large(place):
+                writer.add_stored(self._stored(place))
             else:
-                names: dict[int, ChunkStream] = {}
-                yield Part(bucket, self._facts_of(list(alike), names), names)
+                bucket = writer.bucket(place.bucket)
+                chunk = read_chunk(self._objects, place.archive, place.at, place.size)
+                # A snapshot may stand under its stream's name with another type: the stream itself comes first.
+                names = {stream.number: stream for stream in reversed(chunk.names()[1])}
+                for fact in chunk.whole_facts():
+                    bucket.add(names.get(subject_of(fact.sequence, fact.fact)), fact)
 
     def _stored(self, place: ArchivedChunk) -> StoredChunk:
         data = self._objects.get_range(archive_name(place.archive), place.at, place.size)
         count = Chunk(data).fact_count  # checked: a damaged chunk must not be passed on as if it were good
         span = (place.first_sequence, place.last_sequence, place.last_ms)
         return StoredChunk(ChunkRow(place.bucket, 0, place.size, *span, count, place.rows, place.bytes), data)
-
-    def _facts_of(self, chunks: list[ArchivedChunk], names: dict[int, ChunkStream]) -> Iterator[Logged]:
-        """The facts of chunks, read one chunk at a time; `names` knows their streams by then."""
-        for place in chunks:
-            chunk = read_chunk(self._objects, place.archive, place.at, place.size)
-            names.update((stream.number, stream) for stream in chunk.names()[1])
-            yield from chunk.whole_facts()
 
 
 def _is_large(chunk: ArchivedChunk) -> bool:

@@ -352,14 +352,13 @@ def _slices(changes: Sequence[RecentChange]) -> Iterator[list[RecentChange]]:
 
 
 def _collected(changes: Sequence[RecentChange]) -> RowCollector:
-    names = {
-        change.stream.number: ChunkStream(
-            change.stream.number, split_key(change.stream.key)[1], change.stream.content_type
-        )
-        for change in changes
-    }
-    collected = RowCollector(names)
-    collected.take((change.sequence, change.at_ms, change.offset, _filled(change.fact)) for change in changes)
+    collected = RowCollector()
+    names: dict[int, ChunkStream] = {}
+    for sequence, at_ms, offset, stream, fact in changes:
+        named = names.get(stream.number)
+        if named is None:
+            named = names[stream.number] = ChunkStream(stream.number, split_key(stream.key)[1], stream.content_type)
+        collected.take(named, (sequence, at_ms, offset, _filled(fact)))
     return collected
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from ..model.errors import CorruptData
 from .buffers import BufferPool
 from .files import Files
+from .ports import Piece
 
-Piece = bytes | bytearray | memoryview
 _OPEN_FILES_MAX = 256
 _WRITE_BYTES = 1 << 20
 _TEMPORARY = ".tmp-"

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 from ..model.facts import Fact
 
+Piece = bytes | bytearray | memoryview
+
 
 class Batch(NamedTuple):
     """Facts that became durable together."""
@@ -43,11 +45,29 @@ class Journal(Protocol):
         """Forget files that hold nothing after `through`."""
 
 
+class NewObject(Protocol):
+    """An object that is being written; it is not there before `finish`."""
+
+    size: int
+
+    def write(self, data: Piece) -> None: ...
+
+    def finish(self) -> None:
+        """Store durably; refuses a taken name."""
+
+    def abort(self) -> None:
+        """Let go of what was written; after `finish` this does nothing."""
+
+
 class ObjectStore(Protocol):
     """Immutable objects under names such as ``segments/000042``."""
 
-    def put(self, name: str, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    def put(self, name: str, pieces: Iterable[Piece]) -> int:
         """Store durably, all or nothing, refusing a taken name; returns the size."""
+        ...
+
+    def begin(self, name: str) -> NewObject:
+        """The same, for somebody who writes piece by piece."""
         ...
 
     def get_range(self, name: str, at: int, size: int) -> bytes: ...

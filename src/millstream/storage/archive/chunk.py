@@ -6,11 +6,12 @@
     names    zstd of msgpack [bucket, [[number, name, content_type], ...]]
     facts    zstd of msgpack [[sequence, at_ms, offset, fact], ...]
     columns  zstd of eight arrays of u64: stream, kind, offset, length, at_ms, id_ms, id_seq, sequence
-    payload  the bytes of messages and small snapshots; zstd if flag 1 is set
+    payload  the bytes of messages and small snapshots
+    flags    1: the payload is zstd too; 2: plain appends are not among the facts
 
-The same appends stand there twice on purpose: as facts, without their payload, for those who want to know what
-happened (the feed, a restore), and as rows for those who want the messages: columns and payload are what Arrow arrays
-are made of. The crc covers everything after itself.
+Rows are for those who want the messages: columns and payload are what Arrow arrays are made of. Facts are for those who
+want to know what happened (the feed, a restore). A plain append is one message and nothing else, so that its row says
+all there is; `Chunk.facts` makes the fact from it. The crc covers everything after itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from __future__ import annotations
 import struct
 import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -28,12 +30,14 @@ from ...model import facts
 from ...model.errors import CorruptData
 from ...model.facts import Fact
 from ..checksum import crc32
+from ..segments.block import Message
 
 HEADER_BYTES = 48
 MAGIC = b"MSAC"
 _HEADER = struct.Struct("<4sIHHIIIIIQQ")
 _CHECKED = struct.Struct("<HHIIIIIQQ")  # the header after its checksum
 _PAYLOAD_IS_COMPRESSED = 1
+_PLAIN_APPENDS_ARE_ROWS = 2
 _COLUMNS = 8
 _LEVEL = 1  # written by every checkpoint, kept for a day
 # A payload that shrinks by less is stored plain, and a sample tells: the archive lies on a local disk for a day, and a
@@ -100,90 +104,110 @@ class EncodedChunk(NamedTuple):
     payload_bytes: int
 
 
-def encode_chunk(bucket: str, happened: Sequence[Logged], names: Mapping[int, ChunkStream]) -> EncodedChunk:
-    """The chunk's bytes. `names` has every stream that the facts are about; facts carry their whole payload."""
-    rows = RowCollector(names)
-    bare = rows.take(happened)
+def encode_chunk(bucket: str, rows: RowCollector, happened: Sequence[Logged], count: int) -> EncodedChunk:
+    """The chunk's bytes: so many facts, of which all but plain appends have `happened`, without payloads."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
-    columns = rows.columns
     sections = [
-        compressor.compress(_encode((bucket, list(rows.streams)))),
-        compressor.compress(_encode(bare)),
-        compressor.compress(b"".join([array("Q", column).tobytes() for column in columns])),
+        compressor.compress(_encode((bucket, rows.streams))),
+        compressor.compress(_encode(happened)),
+        compressor.compress(b"".join([column.tobytes() for column in rows.columns()])),
     ]
-    count, raw = len(columns[0]), b"".join(rows.payloads)
+    raw = rows.payload()
     sample = raw[:_SAMPLE_BYTES]
     compressed = len(compressor.compress(sample)) < len(sample) * _WORTH
     payload = compressor.compress(raw) if compressed else raw
-    flags = _PAYLOAD_IS_COMPRESSED if compressed else 0
-    checked = _CHECKED.pack(flags, 0, len(bare), count, *map(len, sections), len(payload), len(raw))
+    flags = _PLAIN_APPENDS_ARE_ROWS | (_PAYLOAD_IS_COMPRESSED if compressed else 0)
+    checked = _CHECKED.pack(flags, 0, count, len(rows.messages), *map(len, sections), len(payload), len(raw))
     crc = crc32(checked)
     for section in (*sections, payload):
         crc = crc32(section, crc)
     pieces = [MAGIC + crc.to_bytes(4, "little") + checked, *sections, payload]
-    return EncodedChunk(pieces, sum(map(len, pieces)), count, len(raw))
+    return EncodedChunk(pieces, sum(map(len, pieces)), len(rows.messages), len(raw))
 
 
 class RowCollector:
-    """Rows, payloads and the streams they are of, taken out of facts."""
+    """Rows, and the streams they are of."""
 
-    def __init__(self, names: Mapping[int, ChunkStream]) -> None:
-        self.streams: dict[ChunkStream, int] = {}
-        self.payloads: list[bytes] = []
-        self._names = names
-        self._indexes: dict[int, int] = {}
-        self._rows: list[tuple[int, int, int, int, int, int, int, int]] = []  # one tuple: eight appends cost more
+    __slots__ = ("_indexes", "_kinds", "_offsets", "_places", "messages", "streams")
 
-    @property
-    def columns(self) -> list[Sequence[int]]:
-        return list(zip(*self._rows, strict=True)) if self._rows else [()] * _COLUMNS
+    def __init__(self) -> None:
+        self.streams: list[ChunkStream] = []
+        self.messages: list[Message] = []
+        self._places: list[int] = []  # of each row's stream in `streams`
+        self._offsets: list[int] = []
+        self._kinds: dict[int, int] = {}  # of rows that are not messages
+        self._indexes: dict[int | ChunkStream, int] = {}
 
-    def take(self, happened: Iterable[Logged]) -> list[Logged]:
-        """The facts without their payloads."""
-        bare: list[Logged] = []
-        for logged in happened:
-            sequence, at_ms, behind, fact = logged
-            if type(fact) is facts.Appended:
-                bare.append((sequence, at_ms, behind, self._taken(sequence, at_ms, fact)))
-            elif type(fact) is facts.SnapshotPublished:
-                self._add_snapshot(sequence, at_ms, fact)
-                bare.append((sequence, at_ms, behind, msgspec.structs.replace(fact, payload=b"")))
-            else:
-                if number := subject_of(sequence, fact):
-                    self._index(number)
-                bare.append(logged)
-        return bare
+    def add(self, stream: ChunkStream, offset: int, message: Message) -> None:
+        """A message. Every append comes through here."""
+        place = self._indexes.get(stream[0])
+        self._places.append(self.meet(stream) if place is None else place)
+        self._offsets.append(offset)
+        self.messages.append(message)
 
-    def _taken(self, sequence: int, at_ms: int, fact: facts.Appended) -> facts.Appended:
-        """The append without its payload. Most of what a chunk costs goes through here."""
-        stream, offset, id_ms, id_seq, lengths = fact.stream, fact.offset, fact.id_ms, fact.id_seq, fact.lengths
-        index = self._indexes.get(stream)
-        if index is None:
-            index = self._index(stream)
-        payload = fact.payload
-        self.payloads.append(payload)
-        if lengths is None:
-            self._rows.append((index, MESSAGE, offset, len(payload), at_ms, id_ms, id_seq, sequence))
+    def take(self, stream: ChunkStream, logged: Logged) -> Logged:
+        """Any fact about a stream; the fact without its payload, which is in the rows."""
+        sequence, at_ms, behind, fact = logged
+        self.meet(stream)
+        if type(fact) is facts.Appended:
+            offset = fact.offset
+            for message in messages_of(fact, at_ms, sequence):
+                self.add(stream, offset, message)
+                offset += len(message[0])
+        elif type(fact) is facts.SnapshotPublished:
+            self._add_snapshot(stream, sequence, at_ms, fact)
         else:
-            for place, length in enumerate(lengths):
-                self._rows.append((index, MESSAGE, offset, length, at_ms, id_ms, id_seq + place, sequence))
-                offset += length
-        return facts.Appended(
-            stream, fact.offset, id_ms, id_seq, b"", lengths, fact.closes, fact.producer, fact.stream_seq
-        )
+            return logged
+        return sequence, at_ms, behind, msgspec.structs.replace(fact, payload=b"")
 
-    def _index(self, number: int) -> int:
-        index = self._indexes[number] = self.streams.setdefault(self._names[number], len(self.streams))
-        return index
+    def meet(self, stream: ChunkStream) -> int:
+        """Which of the chunk's streams it is."""
+        return self._place(stream.number, stream)
 
-    def _add_snapshot(self, sequence: int, at_ms: int, fact: facts.SnapshotPublished) -> None:
+    def columns(self) -> list[array[int]]:
+        """The columns of `RowColumns`."""
+        payloads, *rest = zip(*self.messages, strict=True) if self.messages else [()] * 5
+        kinds = array("Q", bytes(8 * len(self.messages)))
+        for row, kind in self._kinds.items():
+            kinds[row] = kind
+        numbers = (self._offsets, list(map(len, payloads)), *rest)
+        return [array("Q", self._places), kinds, *(array("Q", column) for column in numbers)]
+
+    def payload(self) -> bytes:
+        return b"".join([message[0] for message in self.messages])
+
+    def _add_snapshot(self, stream: ChunkStream, sequence: int, at_ms: int, fact: facts.SnapshotPublished) -> None:
         """A snapshot has a type of its own: it stands under its stream's name with that."""
-        self._index(fact.stream)
-        named = self._names[fact.stream]._replace(content_type=fact.content_type)
-        index = self.streams.setdefault(named, len(self.streams))
-        kind = SNAPSHOT if fact.object is None else LARGE_SNAPSHOT
-        self.payloads.append(fact.payload)
-        self._rows.append((index, kind, fact.offset, len(fact.payload), at_ms, 0, 0, sequence))
+        named = stream._replace(content_type=fact.content_type)
+        self._kinds[len(self.messages)] = SNAPSHOT if fact.object is None else LARGE_SNAPSHOT
+        self._places.append(self.meet(stream) if named == stream else self._place(named, named))
+        self._offsets.append(fact.offset)
+        self.messages.append((fact.payload, at_ms, 0, 0, sequence))
+
+    def _place(self, key: int | ChunkStream, stream: ChunkStream) -> int:
+        place = self._indexes.get(key)
+        if place is None:
+            place = self._indexes[key] = len(self.streams)
+            self.streams.append(stream)
+        return place
+
+
+def is_plain(fact: facts.Appended) -> bool:
+    """Whether the fact is one message and nothing else."""
+    if fact.lengths is not None or fact.closes or fact.stream_seq is not None:
+        return False
+    return fact.producer is None and fact.payload != b""
+
+
+def messages_of(fact: facts.Appended, at_ms: int, sequence: int) -> Iterator[Message]:
+    """The messages of an append; their ids follow each other."""
+    if fact.lengths is None:
+        yield fact.payload, at_ms, fact.id_ms, fact.id_seq, sequence
+        return
+    at = 0
+    for index, size in enumerate(fact.lengths):
+        yield fact.payload[at : at + size], at_ms, fact.id_ms, fact.id_seq + index, sequence
+        at += size
 
 
 def subject_of(sequence: int, fact: Fact) -> int:
@@ -213,6 +237,7 @@ class Chunk:
         if len(view) != HEADER_BYTES + sum(sizes):
             raise CorruptData("An archive chunk has another length than it says.")
         self._compressed = bool(flags & _PAYLOAD_IS_COMPRESSED)
+        self._has_plain = bool(flags & _PLAIN_APPENDS_ARE_ROWS)
         self._payload_bytes = payload_bytes
         at = HEADER_BYTES
         self._sections: list[memoryview] = []
@@ -226,7 +251,23 @@ class Chunk:
 
     def facts(self) -> list[ArchivedFact]:
         """What happened, in commit order, without payloads."""
-        return _decoded(_facts, self._open(1))
+        others = _decoded(_facts, self._open(1))
+        return list(self._with_plain(others)) if self._has_plain else others
+
+    def _with_plain(self, others: Iterable[ArchivedFact]) -> Iterator[ArchivedFact]:
+        """The facts, and between them the appends that are only rows: those whose sequence no fact has."""
+        numbers = [stream.number for stream in self.names()[1]]
+        remaining = iter(others)
+        other = next(remaining, None)
+        for place, _, offset, length, at_ms, id_ms, id_seq, sequence in zip(*self.columns(), strict=True):
+            while other is not None and other.sequence < sequence:
+                yield other
+                other = next(remaining, None)
+            if other is None or other.sequence != sequence:
+                fact = facts.Appended(numbers[place], offset, id_ms, id_seq, b"")
+                yield ArchivedFact(sequence, at_ms, offset + length, fact)
+        if other is not None:
+            yield from chain((other,), remaining)
 
     def columns(self) -> RowColumns:
         data = memoryview(self._open(2))

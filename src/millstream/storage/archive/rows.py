@@ -77,8 +77,8 @@ def rows_of_block(block: Block, bucket: str, stream: ChunkStream) -> Rows:
 
 
 def rows_of_facts(bucket: str, collected: RowCollector) -> Rows:
-    columns = RowColumns(*map(_column, collected.columns))
-    return Rows(bucket, list(collected.streams), columns, memoryview(b"".join(collected.payloads)))
+    columns = RowColumns(*[memoryview(column) for column in collected.columns()])
+    return Rows(bucket, collected.streams, columns, memoryview(collected.payload()))
 
 
 def _column(values: Sequence[int]) -> memoryview:

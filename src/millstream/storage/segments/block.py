@@ -104,7 +104,9 @@ def encode_block(stream: int, first_offset: int, columns: Columns) -> list[bytes
     return _encode(stream, first_offset, lengths, times, ids, id_seqs, sequences, b"".join(payloads), digest)
 
 
-def encode_shared(streams: list[int], first_offsets: list[int], counts: list[int], columns: Columns) -> list[bytes]:
+def encode_shared(
+    streams: Sequence[int], first_offsets: Sequence[int], counts: list[int], columns: Columns
+) -> list[bytes]:
     """The bytes of a block of several streams, in ascending order, like their messages in `columns`."""
     payloads, times, ids, id_seqs, sequences = columns
     lengths = list(map(len, payloads))
@@ -113,7 +115,7 @@ def encode_shared(streams: list[int], first_offsets: list[int], counts: list[int
         at = len(offsets)
         offsets += accumulate(lengths[at : at + count - 1], initial=first_offset)
     digest, payload = _digest(offsets, payloads, lengths), b"".join(payloads)
-    directory = array("Q", streams + first_offsets).tobytes() + array("I", counts).tobytes()
+    directory = array("Q", (*streams, *first_offsets)).tobytes() + array("I", counts).tobytes()
     return _encode(len(streams), 0, lengths, times, ids, id_seqs, sequences, payload, digest, directory)
 
 

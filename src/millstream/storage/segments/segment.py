@@ -131,22 +131,26 @@ class SegmentBuilder:
 
     def _share(self, stream: int, first_offset: int, messages: Iterable[Message], size: int) -> None:
         shared = self._shared
-        if shared.size + size > self._shared_bytes or (shared.streams and stream <= shared.streams[-1]):
+        if shared.size + size > self._shared_bytes or (shared.streams and stream <= shared.streams[-1][0]):
             self._finish_shared()
             shared = self._shared
-        shared.add(stream, first_offset, messages, size)
+        shared.messages += messages
+        shared.streams.append((stream, first_offset, first_offset + size, len(shared.messages)))
+        shared.size += size
 
     def _finish_shared(self) -> None:
         shared, self._shared = self._shared, _Shared()
         if not shared.streams:
             return
         columns = Columns.of(shared.messages)
-        if len(shared.streams) == 1:
-            self._add_block(shared.streams[0], shared.first_offsets[0], columns)
+        streams, first_offsets, _, ends = zip(*shared.streams, strict=True)
+        if len(streams) == 1:
+            self._add_block(streams[0], first_offsets[0], columns)
         else:
-            block = encode_shared(shared.streams, shared.first_offsets, shared.counts(), columns)
+            counts = [end - start for start, end in pairwise((0, *ends))]
+            block = encode_shared(streams, first_offsets, counts, columns)
             size = sum(map(len, block))
-            self.extents += shared.extents(self.segment, self._at, size)
+            self.extents += shared.extents(counts, self.segment, self._at, size)
             self._pieces += block
             self._at += size
 
@@ -163,32 +167,17 @@ class SegmentBuilder:
 class _Shared:
     """What becomes a shared block: messages of streams that got few."""
 
-    __slots__ = ("ends", "first_offsets", "messages", "next_offsets", "size", "streams")
+    __slots__ = ("messages", "size", "streams")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.streams: list[int] = []
-        self.first_offsets: list[int] = []
-        self.next_offsets: list[int] = []
-        self.ends: list[int] = []  # of each stream among the messages
+        self.streams: list[tuple[int, int, int, int]] = []  # with their offsets, and where their messages end
         self.size = 0
 
-    def add(self, stream: int, first_offset: int, messages: Iterable[Message], size: int) -> None:
-        self.messages += messages
-        self.streams.append(stream)
-        self.first_offsets.append(first_offset)
-        self.next_offsets.append(first_offset + size)
-        self.ends.append(len(self.messages))
-        self.size += size
-
-    def counts(self) -> list[int]:
-        return [end - start for start, end in pairwise([0, *self.ends])]
-
-    def extents(self, segment: int, at: int, size: int) -> Iterator[Extent]:
-        spans = zip(self.streams, self.first_offsets, self.next_offsets, pairwise([0, *self.ends]), strict=True)
-        for stream, first_offset, next_offset, (start, end) in spans:
+    def extents(self, counts: Iterable[int], segment: int, at: int, size: int) -> Iterator[Extent]:
+        for (stream, first_offset, next_offset, end), count in zip(self.streams, counts, strict=True):
             _, ms, id_ms, id_seq, sequence = self.messages[end - 1]
-            yield Extent(stream, first_offset, next_offset, segment, at, size, end - start, sequence, ms, id_ms, id_seq)
+            yield Extent(stream, first_offset, next_offset, segment, at, size, count, sequence, ms, id_ms, id_seq)
 
 
 def _messages_of(blocks: Iterable[Block]) -> Iterator[Message]:

@@ -18,8 +18,8 @@ import msgspec
 
 from ...model.errors import CorruptData, UnknownFormat
 from ..checksum import crc32
-from ..objects import Piece, gathered
-from ..ports import ObjectStore
+from ..objects import gathered
+from ..ports import ObjectStore, Piece
 
 VERSION = 1
 HEAD_BYTES = 16
