@@ -13,7 +13,7 @@ class HotTail:
         self.bytes = 0
         self._payloads = payloads
 
-    def keep(self, stream: Stream, fact: Appended, sequence: int, at_ms: int) -> None:
+    def keep(self, stream: Stream, fact: Appended, sequence: int, at_ms: int) -> HotRecord:
         """An append as it was sent."""
         record = HotRecord(fact.offset, fact.payload, fact.lengths, at_ms, fact.id_ms, fact.id_seq, sequence)
         if stream.hot is None:
@@ -21,6 +21,7 @@ class HotTail:
         else:
             stream.hot.append(record)
         self.bytes += len(fact.payload)
+        return record
 
     def keep_upload(self, stream: Stream, fact: Appended, sequence: int, at_ms: int, payload: bytes) -> None:
         """An append whose payload came in parts before it."""

@@ -32,6 +32,10 @@ class HotRecord(msgspec.Struct, frozen=True, gc=False):
         """What it takes of the memory for payloads."""
         return len(self.payload)
 
+    def as_fact(self, stream: int) -> Appended:
+        """The append as the stream with this number remembers it: neither who it was nor whether it was the last."""
+        return Appended(stream, self.offset, self.id_ms, self.id_seq, self.payload, self.lengths)
+
 
 class Payloads(Protocol):
     """Where the payloads lie that are not in the journal."""

@@ -165,8 +165,10 @@ class Checkpointer:
             if record.deleted:
                 continue
             if len(part.messages) <= _FEW and not part.is_stored and record.earliest <= part.first_offset:
-                if part.messages:
-                    yield number, part.first_offset, part.messages  # type: ignore[misc]
+                # They leave memory with the block that they go into, while they are still in the processor's cache.
+                few, part.messages = part.messages, []
+                if few:
+                    yield number, part.first_offset, few  # type: ignore[misc]
             else:
                 for first_offset, messages in part.runs(self.objects):
                     for offset, step in _steps(first_offset, messages, record.earliest):

@@ -122,7 +122,7 @@ class Node:
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
-            self.recent.add(*batch, size=_UNKNOWN_SIZE)
+            self.recent.add(*batch, [fact for _, fact in batch.changes], size=_UNKNOWN_SIZE)
         recovered.replayed.clear()
         self.writer = Writer(
             self.machine,
@@ -276,7 +276,7 @@ class Node:
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
-        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, len(batch.buffer))
+        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told, len(batch.buffer))
         if self.machine.hot_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
         if self.followers.count:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ..engine.machine import Change
-from ..engine.state import Bucket, Stream
+from ..engine.machine import Change, Told
+from ..engine.state import Bucket, HotRecord, Stream
 from ..model import facts
 from ..model.facts import Fact
 from .archiving import loses
@@ -39,12 +39,12 @@ class RecentChange(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """A committed batch: what its facts are about, and the facts."""
+    """A committed batch: what its facts are about, and what was told of them."""
 
     first_sequence: int
     at_ms: int
     subjects: list[Stream | Bucket | None]
-    facts: list[Fact]
+    told: list[Told]
 
 
 class BucketTail:
@@ -75,13 +75,13 @@ class RecentFacts:
 
     # -- what comes in -----------------------------------------------------------------------------------
 
-    def add(self, first_sequence: int, at_ms: int, changes: Sequence[Change], size: int) -> None:
-        """A committed batch of so many bytes."""
+    def add(self, first_sequence: int, at_ms: int, changes: Sequence[Change], told: list[Told], size: int) -> None:
+        """A committed batch of so many bytes, and what publishing has told of it."""
         # Not the changes themselves: with a tuple for each, some hundred thousand facts take an eighth more.
-        subjects, decided = [subject for subject, _ in changes], [fact for _, fact in changes]
+        subjects = [subject for subject, _ in changes]
         if size >= _STRIP_ABOVE:
-            decided = [_NOTHING if subject is None else fact for subject, fact in changes]
-        self._raw.append(_Batch(first_sequence, at_ms, subjects, decided))
+            told = [_NOTHING if subject is None else fact for subject, fact in zip(subjects, told, strict=True)]
+        self._raw.append(_Batch(first_sequence, at_ms, subjects, told))
         if self.followers.count:
             touched: set[BucketTail] = set()
             self._sort(1 << 30, touched)
@@ -90,10 +90,10 @@ class RecentFacts:
     def forget(self, through: int, at_most: int = 1 << 60) -> bool:
         """The archive has everything up to here: let that go, about so many facts at most. Whether all of it went."""
         self.after = max(self.after, through)
-        while self._raw and self._raw[0].first_sequence + len(self._raw[0].facts) - 1 <= through:
+        while self._raw and self._raw[0].first_sequence + len(self._raw[0].told) - 1 <= through:
             if at_most <= 0:
                 return False
-            at_most -= len(self._raw.popleft().facts)
+            at_most -= len(self._raw.popleft().told)
         for bucket, tail in list(self._tails.items()):
             count = tail.behind(through)
             del tail.changes[: min(count, max(at_most, 0))]
@@ -125,20 +125,21 @@ class RecentFacts:
     def _sort(self, budget: int, touched: set[BucketTail] | None) -> bool:
         """Sort about so many facts into their buckets; whether all are."""
         while self._raw and budget > 0:
-            first_sequence, at_ms, subjects, decided = self._raw.popleft()
-            budget -= len(decided)
-            for sequence, (subject, fact) in enumerate(zip(subjects, decided, strict=True), first_sequence):
+            first_sequence, at_ms, subjects, told = self._raw.popleft()
+            budget -= len(told)
+            for sequence, (subject, fact) in enumerate(zip(subjects, told, strict=True), first_sequence):
                 if sequence > self.after and type(subject) is Stream and type(fact) is not facts.Touched:
                     tail = self._take(subject, fact, sequence, at_ms)
                     if touched is not None:
                         touched.add(tail)
         return not self._raw
 
-    def _take(self, stream: Stream, fact: Fact, sequence: int, at_ms: int) -> BucketTail:
+    def _take(self, stream: Stream, told: Told, sequence: int, at_ms: int) -> BucketTail:
         bucket = stream.key.partition("/")[0]
         tail = self._tails.get(bucket)
         if tail is None:
             tail = self._tails[bucket] = BucketTail(bucket)
+        fact = told.as_fact(stream.number) if isinstance(told, HotRecord) else told
         if type(fact) is facts.Appended:
             offset = fact.offset + facts.size_of(fact)
             if fact.upload is not None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from ..engine.machine import Change, Machine
+from ..engine.machine import Change, Machine, Told
 from ..engine.state import Stream
 from ..model.codec import HEADER_BYTES, array_header, encode_into
 from ..model.commands import Command, Delete, DeleteBucket, Expire, Trim
@@ -42,7 +42,9 @@ _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache 
 class Batch:
     """Facts on their way to the journal, and who waits for them."""
 
-    __slots__ = ("at_ms", "buffer", "changes", "first_sequence", "waiters")
+    __slots__ = ("at_ms", "buffer", "changes", "first_sequence", "told", "waiters")
+
+    told: list[Told]  # once it is published
 
     def __init__(self, first_sequence: int, at_ms: int) -> None:
         self.first_sequence = first_sequence
@@ -239,7 +241,7 @@ class Writer:
             self._fail(error)
             return
         self._flying = None
-        self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms)
+        batch.told = self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms)
         self.committed_sequence = batch.last_sequence
         self.commits += 1
         waiting = len(self._open.waiters) if self._open is not None else 0
