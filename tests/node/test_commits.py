@@ -1,4 +1,4 @@
-"""When the next commit begins: at the end of the turn, two turns after the last one, or with half of a crowd."""
+"""When the next commit begins: at the end of the turn, two turns after the last one, or with most of a crowd."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 import os
 
 import pytest
+from msgspec.structs import replace
 
 from millstream.storage.files import Files
 
 from .rig import TINY, Rig
+
+ROOMY = replace(TINY, journal_file_bytes=1 << 20, batch_bytes_max=1 << 18)
 
 
 class SyncByHand:
@@ -48,7 +51,7 @@ class Crowd(Rig):
     """Writers of one stream."""
 
     def __init__(self, root, works_elsewhere=True):
-        super().__init__(root, TINY, FilesByHand(works_elsewhere))
+        super().__init__(root, ROOMY, FilesByHand(works_elsewhere))
         self.answered = 0
 
     async def gather(self, count):
@@ -102,7 +105,23 @@ async def test_two_halves_of_a_crowd_take_turns(tmp_path):
         assert await crowd.content("box/a") == b"x" * 80
 
 
-@pytest.mark.parametrize(("writers", "works_elsewhere"), [(31, True), (64, False)])
+async def test_most_of_a_large_crowd_do_not_wait_for_the_others(tmp_path):
+    async with Crowd(tmp_path) as crowd:
+        await crowd.gather(160)
+        crowd.write(139)
+        assert crowd.asked == 1
+        crowd.write(1)  # seven eighths of them
+        assert crowd.asked == 2
+        crowd.write(20)
+        assert crowd.asked == 2  # one at a time
+        crowd.synced()
+        assert (crowd.answered, crowd.asked) == (300, 2)  # the others wait for those who ask again
+        await crowd.finish()
+        assert crowd.answered == 320
+        assert await crowd.content("box/a") == b"x" * 320
+
+
+@pytest.mark.parametrize(("writers", "works_elsewhere"), [(31, True), (64, False), (160, False)])
 async def test_few_writers_or_a_busy_core_wait_for_their_turn(tmp_path, writers, works_elsewhere):
     async with Crowd(tmp_path, works_elsewhere) as crowd:
         await crowd.gather(writers)

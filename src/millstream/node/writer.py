@@ -34,7 +34,8 @@ Done = Callable[[Answer], None]
 
 _FREES_SPACE = (Delete, Expire, Trim, DeleteBucket)  # taken even when the disk is nearly full
 _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
-_CROWD = range(16, 65)  # waiters for whom the sync is left to another core
+_CROWD = 32  # writers who do not all wait for each other; the sync is left to another core
+_LARGE_CROWD = 130
 _NEVER = 1 << 60
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 
@@ -210,7 +211,7 @@ class Writer:
             except OSError as error:
                 self._loop.call_soon(self._fail, error)  # soon: whoever is just being taken has not been told that yet
                 return
-        if not (written and self._begin_sync(len(batch.waiters) in _CROWD)):
+        if not (written and self._begin_sync(len(batch.waiters) >= _CROWD // 2)):
             self._jobs.put((batch, written))
 
     def _begin_sync(self, elsewhere: bool) -> bool:
@@ -245,7 +246,7 @@ class Writer:
         self.committed_sequence = batch.last_sequence
         self.commits += 1
         waiting = len(self._open.waiters) if self._open is not None else 0
-        self._enough = self._half_of(waiting + len(batch.waiters))
+        self._enough = self._enough_of(waiting + len(batch.waiters))
         if self._sealed or waiting >= self._enough:
             self._commit()  # the disk works on it while this batch is answered
         elif not self._scheduled:
@@ -259,11 +260,15 @@ class Writer:
                 log.exception("An answer could not be given in a way it must not.")
         self._on_committed(batch)
 
-    def _half_of(self, writers: int) -> int:
-        """How many of a crowd of writers make a commit: two halves take turns, one at the disk and one at the loop. It
-        does not pay where few share the price of a commit, where a sync is short beside the work for so many, or where
-        it takes this core from the loop."""
-        return writers // 2 if writers // 2 in _CROWD and True in self._kernels else _NEVER
+    def _enough_of(self, writers: int) -> int:
+        """How many of a crowd of writers make a commit, so that the loop has work while the disk has.
+
+        Two halves take turns, one at the disk and one at the loop; of a large crowd an eighth is work enough for the
+        time of a sync. It does not pay where few share the price of a commit, or where a sync takes this core.
+        """
+        if writers < _CROWD or True not in self._kernels:
+            return _NEVER
+        return writers // 2 if writers < _LARGE_CROWD else writers - writers // 8
 
     # -- refusing ------------------------------------------------------------------------------------
 
