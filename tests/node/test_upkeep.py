@@ -19,7 +19,8 @@ from millstream.node.upkeep_process import Assignment, Request
 
 from .rig import BYTES, TINY, Rig, until
 
-BUSY = replace(TINY, checkpoint_age_s=0.05)
+# Checkpoints come by age: by records too, a helper that is slow to start would have `fill` refused as write pressure.
+BUSY = replace(TINY, checkpoint_age_s=0.05, checkpoint_records=50)
 
 
 class Running(Rig):

@@ -239,6 +239,7 @@ class Chunk:
         self._compressed = bool(flags & _PAYLOAD_IS_COMPRESSED)
         self._has_plain = bool(flags & _PLAIN_APPENDS_ARE_ROWS)
         self._payload_bytes = payload_bytes
+        self._names: _Names | None = None
         at = HEADER_BYTES
         self._sections: list[memoryview] = []
         for size in sizes:
@@ -247,7 +248,9 @@ class Chunk:
 
     def names(self) -> _Names:
         """The bucket, and the chunk's streams."""
-        return _decoded(_names, self._open(0))
+        if self._names is None:
+            self._names = _decoded(_names, self._open(0))
+        return self._names
 
     def facts(self) -> list[ArchivedFact]:
         """What happened, in commit order, without payloads."""
