@@ -33,7 +33,7 @@ from tables import (
 )
 
 SETTLE_SECONDS_MAX = 20.0
-CHECKPOINT_WAIT_S = 35.0  # a little more than the default checkpoint_age_s
+CHECKPOINT_WAIT_S = 45.0  # the default checkpoint_age_s, and the 10 s between looks for streams that may leave memory
 MEGABYTE = 1e6
 
 
