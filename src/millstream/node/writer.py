@@ -35,7 +35,7 @@ Done = Callable[[Answer], None]
 _FREES_SPACE = (Delete, Expire, Trim, DeleteBucket)  # taken even when the disk is nearly full
 _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
 _CROWD = 32  # writers who do not all wait for each other; the sync is left to another core
-_LARGE_CROWD = 130
+_LARGE_CROWD = 130  # of these most wait for each other: halves cost more than they gain
 _NEVER = 1 << 60
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 

@@ -84,6 +84,7 @@ class ArchiveWriter:
 
     def __exit__(self, *_: object) -> None:
         self._object.abort()
+        self._buckets.clear()  # they know this one: without, all of it would wait for the collector
 
     def bucket(self, name: str) -> BucketWriter:
         """Where the facts of a bucket go."""
