@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.model.names import key_of_flat_path
-from millstream.protocol.http.requests import PlainAppend, Request, append_command
+from millstream.protocol.http.requests import PlainAppend, PlainRead, Request, append_command
 from millstream.server.guard import Guard
 from millstream.server.http_listener import HttpListener
 from millstream.server.known_heads import KnownHeads
@@ -182,6 +182,24 @@ def test_a_request_without_a_body_is_known_as_a_whole():
     assert first is not None
     assert heads.recall(message(target=b"/s?offset=2")) is first
     assert heads.recall(message(target=b"/s?offset=3")) is not first
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_plain"),
+    [
+        (b"Host: a\r\n", True),
+        (b"Host: a\r\nAccept: */*\r\nAccept-Encoding: identity\r\n", True),
+        (b"Host: a\r\nAccept-Encoding: gzip\r\n", False),
+        (b"Host: a\r\nOrigin: http://a\r\n", False),
+        (b"Host: elsewhere\r\n", False),
+    ],
+)
+def test_a_read_is_plain_where_everybody_gets_the_same_answer(lines, is_plain):
+    data = message(target=b"/s?offset=2", lines=lines)
+    read = taught(data).recall(data)
+    assert type(read) is (PlainRead if is_plain else Request)
+    if type(read) is PlainRead:
+        assert read.asked == read.target == b"/s?offset=2"
 
 
 def test_a_connection_that_seldom_repeats_itself_is_looked_at_again_after_a_while():

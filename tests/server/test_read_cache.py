@@ -36,6 +36,32 @@ def test_an_answer_is_kept_when_it_is_asked_for_the_second_time():
     assert kept.pieces == [b"x" * SIZE]  # its own bytes: a view would keep a whole block
 
 
+def test_a_whole_answer_is_made_anew_when_its_first_lines_are_others():
+    cache, _, stream = made()
+    assert cache.whole(b"/s", b"Date: 1\r\n") is None
+    keep(cache, b"/s", stream)
+    lines = b"Date: 1\r\n"
+    first = cache.whole(b"/s", lines)
+    assert first == lines + b"linescontentETag: etag\r\nContent-Length: 1000\r\n\r\n" + b"x" * SIZE
+    assert cache.whole(b"/s", lines) is first
+    assert cache.whole(b"/s", b"Date: 2\r\n") == first.replace(b"Date: 1", b"Date: 2")
+    assert cache.hits == 3
+    stream.tail += 1
+    assert cache.whole(b"/s", lines) is None
+
+
+def test_a_large_answer_is_not_made_in_one_piece():
+    cache, _, stream = made(bytes_max=1 << 30)
+    body = b"x" * (64 << 10)
+    for pieces, size in (([body], len(body)), ([body, b"y"], len(body) + 1)):
+        large = ReadAnswer(b"lines", b"content", b"etag", pieces, size)
+        target = b"/%d" % size
+        cache.put(target, stream, large)
+        cache.put(target, stream, large)
+        assert cache.get(target) is not None
+        assert (cache.whole(target, b"") is not None) == (size <= 64 << 10)
+
+
 def test_it_marks_the_stream_as_used():
     cache, machine, stream = made()
     keep(cache, b"/s", stream)
@@ -65,7 +91,7 @@ def test_the_least_recently_asked_go_first_and_the_size_is_bounded():
         keep(cache, b"/%d" % number, stream)
         assert cache.get(b"/0") is not None
     assert cache.bytes <= 64_000
-    assert cache.bytes == sum(answer.size + 1024 for _, answer in cache._kept.values())
+    assert cache.bytes == sum(kept.weight for kept in cache._kept.values())
     assert cache.get(b"/1") is None
     assert cache.get(b"/49") is not None
 

@@ -17,7 +17,7 @@ from ..node.vital import vital_task
 from ..node.writer import Done
 from ..protocol.http import headers as h
 from ..protocol.http.requests import FLAT, Request, require_host
-from ..protocol.http.responses import appended_lines
+from ..protocol.http.responses import OK_LINE, appended_lines
 from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection
@@ -48,11 +48,13 @@ class HttpListener:
         self.idle_until = self.now + settings.idle_timeout_s  # for whoever has just been heard of
         self.node: Node | None = None  # None until recovery is done
         self.submit: Submit | None = None  # the node's
+        self.kept_reads: ReadCache | None = None
         self.incarnation = 0  # of its streams
         self.s3p: S3pListener | None = None  # for the metrics
         self.inflight_bytes = 0
         self.answered: defaultdict[tuple[bytes, int], int] = defaultdict(int)  # by method and status
         self.common_lines = b""  # of every response
+        self.ok_lines = b""  # how one with status 200 begins
         self.appended_lines = b""  # how the answer to a plain append begins
         self._guard = Guard(settings)
         self.heads = KnownHeads(settings.head_bytes_max, settings.part_bytes, self._guard)
@@ -85,6 +87,7 @@ class HttpListener:
         self.submit = node.writer.submit
         self.incarnation = node.machine.incarnation & 0xFFFFFFFF
         self._routes = StreamRoutes(node, self.settings)
+        self.kept_reads = self._routes.cache
         self.loop.call_soon(self._serve_held)
         self._bucket_routes = BucketRoutes(node, self._routes)
 
@@ -105,10 +108,6 @@ class HttpListener:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
-
-    @property
-    def read_cache(self) -> ReadCache | None:
-        return None if self._routes is None else self._routes.cache
 
     def is_ready(self) -> bool:
         return self.node is not None and not self._stopping and self.node.trouble() is None
@@ -152,11 +151,14 @@ class HttpListener:
                     conn.timed_out()
 
     def _renew_common_lines(self) -> None:
-        self.common_lines = b"Date: %b\r\nX-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: %b\r\n" % (
+        lines = b"Date: %b\r\nX-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: %b\r\n" % (
             formatdate(time.time(), usegmt=True).encode(),
             self._guard.resource_policy,
         )
-        self.appended_lines = appended_lines(self.common_lines)
+        if lines != self.common_lines:  # once a second
+            self.common_lines = lines
+            self.ok_lines = OK_LINE + lines
+            self.appended_lines = appended_lines(lines)
 
     # -- requests ----------------------------------------------------------------------------------------
 

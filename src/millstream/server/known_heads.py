@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeVar
 from ..model.commands import Append
 from ..model.names import PLAIN_PATH, key_of_plain_path
 from ..protocol.http import headers as h
-from ..protocol.http.requests import FLAT, PlainAppend, PlainKind, Request, plain_kind
+from ..protocol.http.requests import FLAT, PlainAppend, PlainKind, PlainRead, Request, plain_kind
+from .compression import wanted_encoding
 from .guard import Guard
 
 # Stricter than the parser: plain methods, the path of a URL without a fragment, this version and no other.
@@ -50,8 +51,8 @@ class KnownHeads:
 
     def recall(self, data: bytes) -> Request | None:
         """The request that these bytes are, if they are exactly one whose header lines are known."""
-        is_short_get = data.startswith(b"GET ") and len(data) <= _WHOLE_BYTES_MAX
-        if is_short_get and (whole := self._whole.get(data)) is not None:
+        is_get = data[:1] == b"G"
+        if is_get and (whole := self._whole.get(data)) is not None:
             return whole
         line = _REQUEST_LINE.match(data)
         if line is None:
@@ -70,9 +71,16 @@ class KnownHeads:
         method, target = line.group(2, 3) if plain_path is None else (b"POST", FLAT + plain_path)
         path, _, query = target.partition(b"?")
         request = Request(method, path, query, headers, data[body_at:], True)
-        if is_short_get and not request.body:
+        if is_get and not request.body and len(data) <= _WHOLE_BYTES_MAX:
+            if self._says_nothing(headers):
+                request = PlainRead(method, path, query, headers, b"", True, asked=target)
             _keep(self._whole, data, request)
         return request
+
+    def _says_nothing(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether reads with these are answered alike, whoever asks."""
+        encoding = headers.get(h.ACCEPT_ENCODING)
+        return self._guard.knows(headers) and (encoding is None or wanted_encoding(encoding) is None)
 
     def learn(self, data: bytes, request: Request) -> None:
         """These bytes were this request, and nothing else."""

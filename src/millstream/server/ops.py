@@ -63,9 +63,9 @@ class Metrics:
         if node is None:
             return
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        if listener.read_cache is not None:
-            yield counter("millstream_read_cache_hits", "Reads answered by the cache.", listener.read_cache.hits)
-            yield gauge("millstream_read_cache_bytes", "Answers in the cache.", listener.read_cache.bytes)
+        if listener.kept_reads is not None:
+            yield counter("millstream_read_cache_hits", "Reads answered by the cache.", listener.kept_reads.hits)
+            yield gauge("millstream_read_cache_bytes", "Answers in the cache.", listener.kept_reads.bytes)
         yield gauge("millstream_live_readers", "Long-polls, SSE connections, blocked S3P reads.", node.followers.count)
         yield gauge(
             "millstream_feed_readers", "Long-polls and SSE connections on buckets.", node.recent.followers.count

@@ -37,31 +37,55 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
         return b"%b%bETag: %b\r\n" % (self.lines, self.content, self.etag)
 
 
+class _Kept:
+    __slots__ = ("answer", "first_lines", "seen", "whole")
+
+    def __init__(self, seen: Sighting, answer: ReadAnswer) -> None:
+        self.seen = seen
+        self.answer = answer
+        self.whole = b""  # with the lines that every response begins with, as they were a moment ago
+        self.first_lines = b""
+
+    @property
+    def weight(self) -> int:
+        return self.answer.size + len(self.answer.plain) + _OVERHEAD
+
+
 class ReadCache:
     def __init__(self, sightings: Sightings, bytes_max: int) -> None:
         self._sightings = sightings
         self._bytes_max = bytes_max
         self.bytes = 0
         self.hits = 0
-        self._kept: OrderedDict[bytes, tuple[Sighting, ReadAnswer]] = OrderedDict()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._asked: set[bytes] = set()
 
     def get(self, target: bytes) -> ReadAnswer | None:
-        answer = self._current(target)
-        if answer is not None:
-            self.hits += 1
-        return answer
+        kept = self._current(target)
+        if kept is None:
+            return None
+        self.hits += 1
+        return kept.answer
 
-    def _current(self, target: bytes) -> ReadAnswer | None:
+    def whole(self, target: bytes, first_lines: bytes) -> bytes | None:
+        """A plain answer from its first byte to its last. It is made when the first lines change, not each time."""
+        kept = self._current(target)
+        if kept is None or not kept.answer.plain:
+            return None
+        self.hits += 1
+        if kept.first_lines is not first_lines:
+            kept.first_lines, kept.whole = first_lines, first_lines + kept.answer.plain
+        return kept.whole
+
+    def _current(self, target: bytes) -> _Kept | None:
         kept = self._kept.get(target)
         if kept is None:
             return None
-        seen, answer = kept
-        if not self._sightings.still_holds(seen):
+        if not self._sightings.still_holds(kept.seen):
             self._forget(target)
             return None
         self._kept.move_to_end(target)
-        return answer
+        return kept
 
     def put(self, target: bytes, stream: Stream, answer: ReadAnswer) -> None:
         """Keep an answer that is asked for the second time: most are for one reader, on his way to the tail."""
@@ -78,25 +102,26 @@ class ReadCache:
 
     def get_variant(self, target: bytes, encoding: bytes) -> ReadAnswer | None:
         """The answer in an encoding, if it was kept."""
-        return self._current(_variant(target, encoding))
+        kept = self._current(_variant(target, encoding))
+        return None if kept is None else kept.answer
 
     def put_variant(self, target: bytes, encoding: bytes, answer: ReadAnswer, encoded: ReadAnswer) -> None:
         """Keep an answer in an encoding as well, if this one is kept (and has not been replaced since)."""
         kept = self._kept.get(target)
-        if kept is not None and kept[1] is answer:
-            self._keep(_variant(target, encoding), kept[0], encoded)
+        if kept is not None and kept.answer is answer:
+            self._keep(_variant(target, encoding), kept.seen, encoded)
 
     def _keep(self, target: bytes, seen: Sighting, answer: ReadAnswer) -> None:
         self._forget(target)
-        self._kept[target] = seen, answer
-        self.bytes += answer.size + _OVERHEAD
+        kept = self._kept[target] = _Kept(seen, answer)
+        self.bytes += kept.weight
         while self.bytes > self._bytes_max:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, target: bytes) -> None:
         kept = self._kept.pop(target, None)
         if kept is not None:
-            self.bytes -= kept[1].size + _OVERHEAD
+            self.bytes -= kept.weight
 
 
 def _variant(target: bytes, encoding: bytes) -> bytes:

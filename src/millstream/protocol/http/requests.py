@@ -45,6 +45,12 @@ class Request(msgspec.Struct, gc=False):
         return b"%b?%b" % (self.path, self.query) if self.query else self.path
 
 
+class PlainRead(Request):
+    """A GET that says nothing but what to read."""
+
+    asked: bytes = b""  # its target
+
+
 class PlainAppend(Request):
     """A POST that says nothing but what to append to which stream, and what that means."""
 
