@@ -117,7 +117,7 @@ class Checkpointer:
         self._write_segments(stretch)
         self.catalog.archives.add_losses(stretch.losses())
         self.catalog.delete_streams(sorted(gone - stretch.created.keys()))
-        self.catalog.save_streams(records[number] for number in sorted(_to_save(stretch, records) - gone))
+        self.catalog.save_streams(record for record in records.values() if not record.deleted)
         for number in stretch.producers.keys() - gone:
             self.catalog.save_producers(number, stretch.producers[number])
         self.catalog.save_buckets(stretch.buckets.values())
@@ -156,25 +156,26 @@ class Checkpointer:
             self.catalog.set_state("next_segment", number + 1)
             self.catalog.add_segment(number, size, builder.extents)
 
-    def _contents(self, stretch: Stretch) -> Iterator[tuple[int, int, list[Message] | _Published]]:
-        """What segments need of a stretch, stream by stream and in steps: messages and the offset of the first, or the
+    def _contents(self, stretch: Stretch) -> Iterator[tuple[int, int, int, list[Message] | _Published]]:
+        """What segments need of a stretch, stream by stream and in steps: messages and where they begin and end, or the
         snapshot that was published last."""
         for number in sorted(stretch.parts):
             part = stretch.parts[number]
-            record = part.record
+            record = part.settle()
             if record.deleted:
                 continue
             if len(part.messages) <= _FEW and not part.is_stored and record.earliest <= part.first_offset:
                 # They leave memory with the block that they go into, while they are still in the processor's cache.
                 few, part.messages = part.messages, []
                 if few:
-                    yield number, part.first_offset, few  # type: ignore[misc]
+                    yield number, part.first_offset, part.tail, few  # type: ignore[misc]
             else:
                 for first_offset, messages in part.runs(self.objects):
-                    for offset, step in _steps(first_offset, messages, record.earliest):
-                        yield number, offset, step
+                    for start, end, step in _steps(first_offset, messages, record.earliest):
+                        yield number, start, end, step
             if record.snapshot is not None and number in stretch.published:
-                yield number, record.snapshot.offset, stretch.published[number][-1]
+                at = record.snapshot.offset
+                yield number, at, at, stretch.published[number][-1]
 
     def _remove_orphans(self) -> None:
         """A crash between writing a segment and committing it leaves an object that nothing names."""
@@ -182,12 +183,6 @@ class Checkpointer:
         for name, _ in self.objects.list(FOLDER):
             if segment_number(name) not in known:
                 self.objects.delete(segment_name(segment_number(name)))
-
-
-def _to_save(stretch: Stretch, records: dict[int, StreamRecord]) -> set[int]:
-    """The streams whose records cannot be told from the rows that there are and the last extents."""
-    more = (number for number, record in records.items() if record.lease is not None or record.client_ids)
-    return stretch.changed.union(stretch.created, more)
 
 
 @contextmanager
@@ -202,23 +197,23 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _steps(first_offset: int, messages: list[Message], earliest: int) -> Iterator[tuple[int, list[Message]]]:
+def _steps(first_offset: int, messages: list[Message], earliest: int) -> Iterator[tuple[int, int, list[Message]]]:
     """What is kept of messages, about so much at a time that blocks come out full."""
     ends = list(accumulate([len(message[0]) for message in messages], initial=first_offset))
     start = max(bisect_right(ends, earliest) - 1, 0)
     while start < len(messages):
         end = min(bisect_left(ends, ends[start] + _STEP_BYTES, start + 1), len(messages))
-        yield ends[start], messages[start:end]
+        yield ends[start], ends[end], messages[start:end]
         start = end
 
 
 def _filling(
-    builder: SegmentBuilder, contents: Iterator[tuple[int, int, list[Message] | _Published]]
+    builder: SegmentBuilder, contents: Iterator[tuple[int, int, int, list[Message] | _Published]]
 ) -> Iterator[None]:
     """Add to a segment until it is large enough."""
-    for number, offset, content in contents:
+    for number, offset, end, content in contents:
         if isinstance(content, list):
-            builder.add(number, offset, content)
+            builder.add(number, offset, content, end - offset)
         else:
             fact, sequence, at_ms = content
             if fact.payload:  # a large one is an object already, an empty one is nothing

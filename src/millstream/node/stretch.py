@@ -121,7 +121,7 @@ class Stretch:
         self.parts: dict[int, StreamPart] = {}  # of streams to which something happened
         self.created: dict[int, StreamRecord] = {}
         self.buckets: dict[str, BucketRecord] = {}  # that have changed
-        self.changed: set[int] = set()  # streams that got more than plain appends
+        self.changed: set[int] = set()  # streams whose record says more than the row and the extents that they have
         self.trimmed: set[int] = set()
         self.published: defaultdict[int, list[tuple[facts.SnapshotPublished, int, int]]] = defaultdict(list)
         self.producers: defaultdict[int, dict[str, Producer]] = defaultdict(dict)  # of each stream, as they are last
@@ -152,8 +152,10 @@ class Stretch:
             self.last_sequence, self.last_ms = batch.last_sequence, at_ms
 
     def records(self) -> dict[int, StreamRecord]:
-        """The streams of the stretch as they are after it."""
-        return {**self.created, **{number: part.settle() for number, part in self.parts.items()}}
+        """The streams to which more happened than plain appends, as they are after the stretch."""
+        parts, created = self.parts, self.created
+        changed = self.changed.union(created)
+        return {number: parts[number].settle() if number in parts else created[number] for number in sorted(changed)}
 
     def losses(self) -> Iterator[Loss]:
         """Which streams have lost messages, and what they have kept."""
@@ -175,6 +177,8 @@ class Stretch:
             if number not in self._known:
                 self._fetch(batch)
             part = self._known[number]
+            if part.record.lease is not None or part.record.client_ids:
+                self.changed.add(number)
         self.parts[number] = part
         part.begin(self._archive.bucket(part.bucket))
         return part

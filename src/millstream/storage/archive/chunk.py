@@ -140,8 +140,12 @@ class RowCollector:
 
     def add(self, stream: ChunkStream, offset: int, message: Message) -> None:
         """A message. Every append comes through here."""
-        place = self._indexes.get(stream[0])
-        self._places.append(self.meet(stream) if place is None else place)
+        number = stream[0]
+        place = self._indexes.get(number)
+        if place is None:
+            place = self._indexes[number] = len(self.streams)
+            self.streams.append(stream)
+        self._places.append(place)
         self._offsets.append(offset)
         self.messages.append(message)
 

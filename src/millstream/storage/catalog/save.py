@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,8 @@ from .archives import ArchiveLedger
 from .schema import SELECT_STREAMS, VERSION, connect, create_tables, stream_of
 
 _encode = msgspec.msgpack.Encoder().encode
-_VARIABLES_MAX = 500
+_ASKED_MAX = 500  # rows that one query asks for
+_INSERTED_MAX = 1000  # rows that one statement inserts: with 45 of them an extent took a quarter longer
 _INTEGER_MAX = (1 << 63) - 1
 
 
@@ -32,6 +35,7 @@ class CatalogWriter:
 
     def __init__(self, path: Path) -> None:
         self._connection = connect(path, read_only=False)
+        self._values_max = self._connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in range(VERSION + 1):
             raise UnknownFormat(
@@ -129,7 +133,7 @@ class CatalogWriter:
     # -- extents and segments ----------------------------------------------------------------------------
 
     def add_segment(self, segment: int, size: int, extents: list[Extent]) -> None:
-        self._insert("INSERT OR REPLACE INTO extents", map(_extent_row, extents))
+        self._insert("INSERT OR REPLACE INTO extents", _extent_rows(extents))
         self._connection.execute(
             "INSERT INTO segments (segment, bytes, block_bytes, live_bytes) VALUES (?1, ?2, ?3, ?3)",
             (segment, size, sum(extent.next_offset - extent.first_offset for extent in extents)),
@@ -200,19 +204,19 @@ class CatalogWriter:
         """Many rows with few statements: with one statement for each row a checkpoint of many streams takes longer."""
         remaining = iter(rows)
         while first := next(remaining, None):
-            batch = [first, *islice(remaining, _VARIABLES_MAX // len(first) - 1)]
+            batch = [first, *islice(remaining, min(_INSERTED_MAX, self._values_max // len(first)) - 1)]
             marks = f"({','.join('?' * len(first))})"
             self._connection.execute(
                 f"{insert} VALUES {','.join([marks] * len(batch))}{otherwise}", list(chain.from_iterable(batch))
             )
 
 
-def _extent_row(extent: Extent) -> tuple[int, ...]:
-    row: tuple[int, ...] = msgspec.structs.astuple(extent)
-    if max(row[-2:]) > _INTEGER_MAX:
-        # Clients' own ids may be larger than SQLite's integers. The records of such streams are saved, those count.
-        row = (*row[:-2], 0, 0)
-    return row
+def _extent_rows(extents: list[Extent]) -> list[tuple[int, ...]]:
+    rows = list(map(msgspec.structs.astuple, extents))
+    if all(max(map(itemgetter(column), rows), default=0) <= _INTEGER_MAX for column in (-2, -1)):
+        return rows
+    # Clients' own ids may be larger than SQLite's integers. The records of such streams are saved, those count.
+    return [row if max(row[-2:]) <= _INTEGER_MAX else (*row[:-2], 0, 0) for row in rows]
 
 
 def _deadline(record: StreamRecord) -> int | None:
@@ -220,5 +224,5 @@ def _deadline(record: StreamRecord) -> int | None:
 
 
 def _chunks(items: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(items), _VARIABLES_MAX):
-        yield items[start : start + _VARIABLES_MAX]
+    for start in range(0, len(items), _ASKED_MAX):
+        yield items[start : start + _ASKED_MAX]

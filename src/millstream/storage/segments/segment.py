@@ -61,10 +61,11 @@ class SegmentBuilder:
     def size(self) -> int:
         return self._at
 
-    def add(self, stream: int, first_offset: int, messages: Sequence[Message]) -> None:
+    def add(self, stream: int, first_offset: int, messages: Sequence[Message], total: int | None = None) -> None:
         """Messages of one stream that follow each other: few share a block, many are cut into blocks of about the
-        wanted size."""
-        total = sum([len(message[0]) for message in messages])
+        wanted size. `total` is that of their payloads, where it is known."""
+        if total is None:
+            total = sum([len(message[0]) for message in messages])
         if total < self._share_below:
             self._share(stream, first_offset, messages, total)
             return
