@@ -14,9 +14,7 @@ class Sighting(msgspec.Struct, frozen=True, gc=False):
     """Everything that the answer to a read depends on, but for the reader."""
 
     stream: Stream
-    tail: int
-    earliest: int
-    closed: bool
+    changed: int  # the stream's last change then
     bucket: str
     settings: BucketSettings
 
@@ -31,7 +29,7 @@ class Sightings:
         bucket = self._machine.find_bucket(name)
         if stream.lease is not None or bucket is None:
             return None
-        return Sighting(stream, stream.tail, stream.earliest, stream.closed, name, bucket.settings)
+        return Sighting(stream, stream.changed, name, bucket.settings)
 
     def still_holds(self, seen: Sighting) -> bool:
         """Whether the stream is as it was seen; it is in use then."""
@@ -39,10 +37,7 @@ class Sightings:
         stream = seen.stream
         bucket = machine.buckets.get(seen.bucket)
         if (
-            stream.tail != seen.tail
-            or stream.closed != seen.closed
-            or stream.earliest != seen.earliest
-            or stream.deleted
+            stream.changed != seen.changed
             or machine.streams.get(stream.key) is not stream  # it left memory: another may have come in its place
             or bucket is None
             or bucket.settings is not seen.settings

@@ -15,7 +15,7 @@ from ..model.positions import format_stream_id
 from ..model.replies import APPENDED, Receipt
 from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
-from ..protocol.http.requests import PlainAppend, PlainRead, Request
+from ..protocol.http.requests import PlainAppend, Request
 from ..protocol.http.responses import NO_STORE, appended_answer, head, write_lines, write_status
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
@@ -59,8 +59,6 @@ class HttpConnection(RequestReceiver):
     # -- serving ---------------------------------------------------------------------------------------
 
     def serve(self, request: Request) -> None:
-        if type(request) is PlainRead and self._answer_again(request.asked):
-            return
         self.busy = True
         self.request = request
         self.deadline = 0.0
@@ -122,9 +120,8 @@ class HttpConnection(RequestReceiver):
         self.finish()
 
     def _answer_again(self, target: bytes) -> bool:
-        """Answer a plain read as it was answered before, if that is kept and holds, in as few steps as can be."""
         listener, transport = self._listener, self._transport
-        if listener.kept_reads is None or transport is None or self._closing:
+        if listener.kept_reads is None or transport is None:
             return False
         whole = listener.kept_reads.whole(target, listener.ok_lines)
         if whole is None:

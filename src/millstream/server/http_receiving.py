@@ -17,7 +17,7 @@ import httptools
 from ..model.errors import MillstreamError
 from ..protocol.http import headers as h
 from ..protocol.http.error_table import status_of
-from ..protocol.http.requests import Request, origin_form
+from ..protocol.http.requests import PlainRead, Request, origin_form
 
 if TYPE_CHECKING:
     from .http_listener import HttpListener
@@ -185,6 +185,8 @@ class RequestReceiver(asyncio.Protocol):
             return False
         if self._patience < _PATIENCE_MAX:
             self._patience += 1
+        if type(request) is PlainRead and self._answer_again(request.asked):
+            return True
         if request.body and not self._takes(len(request.body)):
             return True
         self.serve(request)
@@ -383,6 +385,10 @@ class RequestReceiver(asyncio.Protocol):
 
     def serve(self, request: Request) -> None:
         """Serve a whole request."""
+        raise NotImplementedError
+
+    def _answer_again(self, target: bytes) -> bool:
+        """Answer a plain read as it was answered before, if that is kept and holds; in as few steps as can be."""
         raise NotImplementedError
 
     def _reject(self, status: int, code: str, message: str) -> None:

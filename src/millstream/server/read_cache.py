@@ -69,9 +69,10 @@ class ReadCache:
 
     def whole(self, target: bytes, first_lines: bytes) -> bytes | None:
         """A plain answer from its first byte to its last. It is made when the first lines change, not each time."""
-        kept = self._current(target)
-        if kept is None or not kept.answer.plain:
-            return None
+        kept = self._kept.get(target)
+        if kept is None or not self._sightings.still_holds(kept.seen) or not kept.answer.plain:
+            return None  # and the longer way will find out why
+        self._kept.move_to_end(target)
         self.hits += 1
         if kept.first_lines is not first_lines:
             kept.first_lines, kept.whole = first_lines, first_lines + kept.answer.plain
