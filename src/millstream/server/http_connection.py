@@ -10,13 +10,14 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
+from ..model.commands import Append
 from ..model.errors import MillstreamError, Unavailable
 from ..model.positions import format_stream_id
 from ..model.replies import APPENDED, Receipt
 from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
-from ..protocol.http.requests import PlainAppend, Request
-from ..protocol.http.responses import NO_STORE, appended_answer, head, write_lines, write_status
+from ..protocol.http.requests import Request
+from ..protocol.http.responses import NO_STORE, head, write_lines, write_status
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -58,15 +59,15 @@ class HttpConnection(RequestReceiver):
 
     # -- serving ---------------------------------------------------------------------------------------
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Request, append: Append | None = None) -> None:
         self.busy = True
         self.request = request
         self.deadline = 0.0
         self.cors = b""
         listener = self._listener
         try:
-            if type(request) is PlainAppend and listener.submit is not None:
-                listener.submit(request.command, self.respond_written)
+            if append is not None and listener.submit is not None:
+                listener.submit(append, self.respond_written)
             else:
                 listener.serve(self, request)
         except MillstreamError as error:
@@ -115,8 +116,8 @@ class HttpConnection(RequestReceiver):
             )
             return
         listener.answered[_PLAIN_APPEND] += 1
-        stream_id = b"%08x-%x" % (listener.incarnation, answer.number)
-        transport.write(appended_answer(listener.appended_lines, answer.tail, stream_id))
+        number, tail = answer.number, answer.tail
+        transport.write(listener.appended_format % (tail, number, tail, number))
         self.finish()
 
     def _answer_again(self, target: bytes) -> bool:
@@ -209,7 +210,7 @@ class HttpConnection(RequestReceiver):
         listener = self._listener
         if request.sink is not None:
             request.sink.abort()  # nobody wanted it, or it is complete and this does nothing
-        size = len(request.body)
+        size = request.body_size
         if size:
             self._held -= size
             listener.inflight_bytes -= size

@@ -17,7 +17,7 @@ from ..node.vital import vital_task
 from ..node.writer import Done
 from ..protocol.http import headers as h
 from ..protocol.http.requests import FLAT, Request, require_host
-from ..protocol.http.responses import OK_LINE, appended_lines
+from ..protocol.http.responses import OK_LINE, appended_format
 from .bucket_routes import BucketRoutes
 from .guard import Guard
 from .http_connection import HttpConnection
@@ -55,7 +55,7 @@ class HttpListener:
         self.answered: defaultdict[tuple[bytes, int], int] = defaultdict(int)  # by method and status
         self.common_lines = b""  # of every response
         self.ok_lines = b""  # how one with status 200 begins
-        self.appended_lines = b""  # how the answer to a plain append begins
+        self.appended_format = b""  # of the answer to a plain append
         self._guard = Guard(settings)
         self.heads = KnownHeads(settings.head_bytes_max, settings.part_bytes, self._guard)
         self._routes: StreamRoutes | None = None
@@ -86,6 +86,7 @@ class HttpListener:
         self.node = node
         self.submit = node.writer.submit
         self.incarnation = node.machine.incarnation & 0xFFFFFFFF
+        self.appended_format = appended_format(self.common_lines, self.incarnation)
         self._routes = StreamRoutes(node, self.settings)
         self.kept_reads = self._routes.cache
         self.loop.call_soon(self._serve_held)
@@ -158,7 +159,7 @@ class HttpListener:
         if lines != self.common_lines:  # once a second
             self.common_lines = lines
             self.ok_lines = OK_LINE + lines
-            self.appended_lines = appended_lines(lines)
+            self.appended_format = appended_format(lines, self.incarnation)
 
     # -- requests ----------------------------------------------------------------------------------------
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
+from ..model.commands import Append
 from ..model.errors import MillstreamError
 from ..protocol.http import headers as h
 from ..protocol.http.error_table import status_of
-from ..protocol.http.requests import PlainRead, Request, origin_form
+from ..protocol.http.requests import PlainAppend, PlainRead, Request, origin_form
 
 if TYPE_CHECKING:
     from .http_listener import HttpListener
@@ -179,17 +180,21 @@ class RequestReceiver(asyncio.Protocol):
 
     def _serve_known(self, data: bytes) -> bool:
         """Serve a request whose header lines are known, without the parser: it stands between two requests."""
-        request = self._listener.heads.recall(data)
-        if request is None:
+        known = self._listener.heads.recall(data)
+        if known is None:
             self._patience -= 1
             return False
         if self._patience < _PATIENCE_MAX:
             self._patience += 1
-        if type(request) is PlainRead and self._answer_again(request.asked):
-            return True
-        if request.body and not self._takes(len(request.body)):
-            return True
-        self.serve(request)
+        if isinstance(known, PlainAppend):
+            if self._listener.submit is None:
+                return False  # it is held until there is one, and for that it must be known in full
+            if self._takes(known.request.body_size):
+                self.serve(known.request, known.command)
+        elif type(known) is PlainRead and self._answer_again(known.asked):
+            pass
+        elif not known.body_size or self._takes(known.body_size):
+            self.serve(known)
         return True
 
     # -- parser callbacks ------------------------------------------------------------------------------
@@ -333,6 +338,7 @@ class RequestReceiver(asyncio.Protocol):
             # Only HTTP/1.1 keeps a connection without being asked to; the parser formats its answer each time.
             "1.1" if keep_alive and b"connection" not in headers else parser.get_http_version(),
             self._sink,
+            len(body),
         )
 
     def _feed_sink(self, sink: BodySink, data: bytes) -> None:
@@ -383,8 +389,8 @@ class RequestReceiver(asyncio.Protocol):
 
     # -- the other half ------------------------------------------------------------------------------------
 
-    def serve(self, request: Request) -> None:
-        """Serve a whole request."""
+    def serve(self, request: Request, append: Append | None = None) -> None:
+        """Serve a whole request; or what it asks for, if that is known."""
         raise NotImplementedError
 
     def _answer_again(self, target: bytes) -> bool:

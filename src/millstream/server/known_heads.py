@@ -49,7 +49,7 @@ class KnownHeads:
         self._known: dict[bytes, _Known] = {}
         self._whole: dict[bytes, Request] = {}  # without a body, so that they are the same every time
 
-    def recall(self, data: bytes) -> Request | None:
+    def recall(self, data: bytes) -> Request | PlainAppend | None:
         """The request that these bytes are, if they are exactly one whose header lines are known."""
         is_get = data[:1] == b"G"
         if is_get and (whole := self._whole.get(data)) is not None:
@@ -62,15 +62,15 @@ class KnownHeads:
         known = self._known.get(data[lines_at:body_at])
         if known is None or known.body_size != len(data) - body_at or body_at > self._head_bytes_max:
             return None
-        headers, _, plain = known
+        headers, body_size, plain = known
         plain_path = line[1]
         if plain_path is not None and plain is not None:
-            body = data[body_at:]
-            command = Append(key_of_plain_path(plain_path), plain.content_type, plain.body_of(body))
-            return PlainAppend(b"POST", FLAT + plain_path, b"", headers, body, True, "1.1", None, command)
+            content_type, body_of, request = plain
+            command = Append(key_of_plain_path(plain_path), content_type, body_of(data[body_at:]))
+            return PlainAppend(request, command)
         method, target = line.group(2, 3) if plain_path is None else (b"POST", FLAT + plain_path)
         path, _, query = target.partition(b"?")
-        request = Request(method, path, query, headers, data[body_at:], True)
+        request = Request(method, path, query, headers, data[body_at:], True, body_size=body_size)
         if is_get and not request.body and len(data) <= _WHOLE_BYTES_MAX:
             if self._says_nothing(headers):
                 request = PlainRead(method, path, query, headers, b"", True, asked=target)
@@ -92,7 +92,7 @@ class KnownHeads:
             return
         size = len(request.body)
         is_small = 0 < size <= self._append_bytes_max
-        plain = plain_kind(request.headers) if is_small and self._guard.knows(request.headers) else None
+        plain = plain_kind(request.headers, size) if is_small and self._guard.knows(request.headers) else None
         _keep(self._known, lines, _Known(request.headers, size, plain))
 
 

@@ -39,6 +39,7 @@ class Request(msgspec.Struct, gc=False):
     keep_alive: bool
     version: str = "1.1"
     sink: Any = None  # a large body that a route has claimed went there (`server.http_receiving.BodySink`)
+    body_size: int = 0  # what is in memory of its body
 
     @property
     def target(self) -> bytes:
@@ -51,10 +52,11 @@ class PlainRead(Request):
     asked: bytes = b""  # its target
 
 
-class PlainAppend(Request):
-    """A POST that says nothing but what to append to which stream, and what that means."""
+class PlainAppend(msgspec.Struct, frozen=True, gc=False):
+    """A POST that says nothing but what to append to which stream."""
 
-    command: Append = Append("", None, EMPTY_BODY)  # the fields before it have defaults
+    request: Request  # what all with these header lines have in common: no path, and no body
+    command: Append
 
 
 def origin_form(target: bytes) -> bytes:
@@ -119,14 +121,16 @@ class PlainKind(NamedTuple):
 
     content_type: str
     body_of: Callable[[bytes], Body]
+    request: Request  # for all of them
 
 
-def plain_kind(headers: dict[bytes, bytes]) -> PlainKind | None:
+def plain_kind(headers: dict[bytes, bytes], body_size: int) -> PlainKind | None:
     """None if they say more than a content type."""
     content_type = _content_type(headers)
     if content_type is None or not _WRITER_HEADERS.isdisjoint(headers):
         return None
-    return PlainKind(content_type, _json_body if is_json(content_type) else Body)
+    request = Request(b"POST", FLAT, b"", headers, b"", True, body_size=body_size)
+    return PlainKind(content_type, _json_body if is_json(content_type) else Body, request)
 
 
 def create_command(request: Request, key: str, needs_bucket: bool = False) -> Create:

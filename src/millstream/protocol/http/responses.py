@@ -47,14 +47,12 @@ def write_status(receipt: Receipt) -> int:
     return _WRITE_STATUS[receipt.outcome]
 
 
-def appended_lines(common: bytes) -> bytes:
-    """How `appended_answer` begins, which is the same for a while."""
-    return b"HTTP/1.1 204 No Content\r\n%bStream-Next-Offset: " % common
-
-
-def appended_answer(lines: bytes, tail: int, stream_id: bytes) -> bytes:
-    """The whole answer to an append without any extras: the most frequent one by far."""
-    return b'%b%020d\r\nETag: "%b:%d"\r\nStream-Id: %b\r\n\r\n' % (lines, tail, stream_id, tail, stream_id)
+def appended_format(common: bytes, incarnation: int) -> bytes:
+    """The whole answer to an append without any extras, which is the most frequent one by far. It is the same for a
+    while, but for the stream's tail and number: what is to be filled in is (tail, number, tail, number)."""
+    stream_id = b"%08x-%%x" % incarnation
+    lines = b'Stream-Next-Offset: %%020d\r\nETag: "%b:%%d"\r\nStream-Id: %b\r\n' % (stream_id, stream_id)
+    return head(204, common.replace(b"%", b"%%"), lines, None)
 
 
 def write_lines(receipt: Receipt, stream_id: str) -> bytes:
