@@ -29,6 +29,9 @@ from .merging import Merger
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 5
 _IDLE_S = 30.0  # between looks at what may be dropped while nobody writes
+# Without a checkpoint, until their memory is given back. At full speed they come every few seconds, and each would have
+# to get again what the one before it gave: a tenth of its time.
+_PAUSE_S = 10.0
 
 
 class Assignment(msgspec.Struct):
@@ -80,7 +83,7 @@ def serve(assignment: Assignment) -> None:
     )
     clock = WallClock()
     folder = Path(assignment.data_dir)
-    merge_due = True
+    merge_due, has_memory = True, False
     while True:
         if merge_due and not _readable(0):
             keeper.drop(clock.now_ms())
@@ -92,10 +95,12 @@ def serve(assignment: Assignment) -> None:
                 tell(Report(checkpointer.applied, removed, merged=int(merged)))
             merge_due = merged or archives_merged
             continue
-        if not _readable(_IDLE_S):
-            merge_due = True  # what was too young or leased may go by now
-            checkpointer.rest()
+        if not _readable(_PAUSE_S if has_memory else _IDLE_S):
+            if not has_memory:
+                merge_due = True  # what was too young or leased may go by now
+                checkpointer.rest()
             memory.give_back()
+            has_memory = False
             continue
         line = sys.stdin.buffer.readline()
         if not line:
@@ -103,8 +108,7 @@ def serve(assignment: Assignment) -> None:
             return
         request = msgspec.json.decode(line, type=Request)
         tell(Report(checkpointer.advance(request.through)))
-        memory.give_back()
-        merge_due = True
+        merge_due = has_memory = True
 
 
 def _merge_archives(keeper: ArchiveKeeper) -> bool:
