@@ -8,6 +8,8 @@ that everything acknowledged is there: a fast recovery that forgets is no recove
 * appending: Millstream at its default limits, small messages (many records) and large
   ones (many bytes); Node's file store with 80 streams beside it. Node's memory store
   has nothing to recover.
+* replaying: how fast the journal alone is read back. No checkpoint is made, so that all
+  of what was appended is still in it; the server says how many facts that took how long.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from urllib.request import urlopen
 
 from loadgen import (
     STREAMS,
@@ -22,6 +25,7 @@ from loadgen import (
     LoadReport,
     Usage,
     create_streams,
+    fill_streams,
     read_report,
     running_load,
 )
@@ -61,6 +65,31 @@ class Appending:
         return f"appending {self.body_bytes} B to {self.streams} streams"
 
 
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """Appends that are all in the journal when the server is killed."""
+
+    messages: int
+    body_bytes: int
+
+    @property
+    def cell(self) -> str:
+        return f"replaying {self.body_bytes} B"
+
+
+REPLAYED_STREAMS = 500
+NO_CHECKPOINTS: dict[str, float] = {
+    "checkpoint_records": 10**9,
+    "checkpoint_bytes": 1 << 40,
+    "checkpoint_age_s": 86_400,
+    "hot_bytes_max": 1 << 40,
+}
+
+
+def replayings(plan: Plan) -> list[Replaying]:
+    return [Replaying(plan.scaled(600_000, 50_000), 256), Replaying(plan.scaled(8_000, 1_000), 64 << 10)]
+
+
 def appendings(plan: Plan) -> list[Appending]:
     all_of_them = [
         Appending(MILLSTREAM, 500, 256, 16),
@@ -78,9 +107,16 @@ def measure(plan: Plan) -> Figure:
         for case in in_turn(round_, appendings(plan)):
             with Fleet() as fleet:
                 samples.add(round_, case.server, case.cell, _crash_appending(plan, round_, fleet, case))
+    tables = [_table(plan, samples)]
     if not plan.peers_only:
+        for round_ in range(plan.rounds):
+            progress(f"recovery: round {round_ + 1} of {plan.rounds}, replaying")
+            for replaying in in_turn(round_, replayings(plan)):
+                with Fleet() as fleet:
+                    samples.add(round_, MILLSTREAM, replaying.cell, _replay(fleet, replaying))
         _crash_creating_in_rounds(plan, samples)
-    return Figure("recovery", [_table(plan, samples)], _bars(plan, samples), samples)
+        tables = [_table(plan, samples), _replay_table(plan, samples)]
+    return Figure("recovery", tables, _bars(plan, samples), samples)
 
 
 # --- killed while appending -------------------------------------------------------
@@ -110,6 +146,40 @@ def _crash_appending(plan: Plan, round_: int, fleet: Fleet, case: Appending) -> 
 def _bytes_held(server: Server, streams: int) -> int:
     with plain_client(server) as client:
         return sum(stream_bytes(client, f"{STREAMS}crash-{index}") or 0 for index in range(streams))
+
+
+# --- the journal alone ---------------------------------------------------------------
+
+
+def _replay(fleet: Fleet, case: Replaying) -> dict[str, float]:
+    server = fleet.start(MILLSTREAM, NO_CHECKPOINTS)
+    fill_streams(server, "replay", REPLAYED_STREAMS, case.messages // REPLAYED_STREAMS, case.body_bytes)
+    server.kill()
+    server.start()
+    facts, seconds = _metric(server, "millstream_recovered_facts"), _metric(server, "millstream_recovery_seconds")
+    if facts < case.messages:
+        raise BenchError(f"only {facts:,.0f} facts were replayed, of {case.messages:,} appends and more")
+    return {
+        "facts": facts,
+        "seconds": seconds,
+        "facts_per_s": facts / seconds,
+        "megabytes_per_s": case.messages * case.body_bytes / MEGABYTE / seconds,
+    }
+
+
+def _metric(server: Server, name: str) -> float:
+    text = urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30).read().decode()
+    (value,) = [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(value)
+
+
+def _replay_table(plan: Plan, samples: Samples) -> Table:
+    keys = ("facts", "seconds", "facts_per_s", "megabytes_per_s")
+    rows = [
+        [case.cell, *(number(samples.median(MILLSTREAM, case.cell, key)) for key in keys)] for case in replayings(plan)
+    ]
+    title = f"The journal alone, read back at start, median of {plan.rounds}"
+    return Table(title, ("case", "facts", "s", "facts/s", "MB/s of payload"), rows)
 
 
 # --- killed while creating ----------------------------------------------------------
@@ -229,6 +299,9 @@ def _bars(plan: Plan, samples: Samples) -> list[Bar]:
             worst_s = _worst(samples, case.cell, "ready_s")
             bars.append(Bar(f"ready, killed while {case.cell}", worst_s, 10, False, " s"))
             bars.append(Bar(f"appends lost, {case.cell}", _worst(samples, case.cell, "lost"), 0, False))
+    small, large = (case.cell for case in replayings(plan))
+    bars.append(Bar("replay, 256 B", samples.median(MILLSTREAM, small, "facts_per_s"), 100_000, True, " facts/s"))
+    bars.append(Bar("replay, 64 KiB", samples.median(MILLSTREAM, large, "megabytes_per_s"), 300, True, " MB/s"))
     return bars
 
 
