@@ -72,11 +72,13 @@ class HotTail:
         self._drop_first(stream, len(stream.hot or ()))
 
     def _drop_first(self, stream: Stream, count: int) -> None:
-        hot = stream.hot or []
-        self.bytes -= sum([len(r.payload) if type(r) is HotRecord else r.weight for r in hot[:count]])
-        del hot[:count]
-        if not hot:
+        hot = gone = stream.hot or []
+        if count >= len(hot):
             stream.hot = None
+        else:
+            gone = hot[:count]
+            del hot[:count]
+        self.bytes -= sum([len(r.payload) if type(r) is HotRecord else r.weight for r in gone])
 
 
 def _sequence(record: Hot) -> int:

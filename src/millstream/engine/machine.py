@@ -241,14 +241,12 @@ class Machine:
 
     def publish(self, changes: Sequence[Change], first_sequence: int, at_ms: int) -> list[Told]:
         """The journal holds these facts: make them the committed state. What is to be remembered of each."""
-        sequence = first_sequence
-        told: list[Told] = [fact for _, fact in changes]
-        for subject, fact in changes:
+        told: list[Told] = []
+        for sequence, (subject, fact) in enumerate(changes, first_sequence):
+            remembered: Told = fact
             if type(subject) is Stream:
                 if type(fact) is facts.Appended:
-                    record = self._commit_append(subject, fact, sequence, at_ms)
-                    if record is not None and not fact.closes:
-                        told[sequence - first_sequence] = record
+                    remembered = self._commit_append(subject, fact, sequence, at_ms)
                 elif type(fact) is facts.StreamCreated:
                     self._publish_new(subject, fact, sequence, at_ms)
                 else:
@@ -259,7 +257,7 @@ class Machine:
                 subject.settle()
             else:
                 self.apply_upload(fact, sequence)  # type: ignore[arg-type]
-            sequence += 1
+            told.append(remembered)
         return told
 
     def _publish_new(self, stream: Stream, fact: facts.StreamCreated, sequence: int, at_ms: int) -> None:
@@ -292,12 +290,14 @@ class Machine:
             self._settle_bucket(stream.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
 
-    def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> HotRecord | None:
-        """The record by which the stream remembers the append, if it was not a large one."""
-        record = None
+    def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> Told:
+        """What is to be remembered: the record that the stream has of the append, where that says it all."""
+        told: Told = fact
         apply_appended(stream, fact, at_ms)
         if fact.payload:
             record = self._hot.keep(stream, fact, sequence, at_ms)
+            if not fact.closes:
+                told = record
         elif fact.stored is not None:
             self._hot.keep_stored(stream, fact, sequence, at_ms)
         elif fact.upload is not None:
@@ -309,7 +309,7 @@ class Machine:
         if stream.changed <= self._cut_sequence:
             self._dirty.append(stream)
         stream.changed = sequence
-        return record
+        return told
 
     def _note_renewal(self, stream: Stream) -> None:
         if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
