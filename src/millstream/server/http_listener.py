@@ -101,8 +101,11 @@ class HttpListener:
         for conn in list(self._connections):
             conn.stop()
         give_up = self.loop.time() + self.settings.stop_timeout_s
-        while self._connections and self.loop.time() < give_up:  # noqa: ASYNC110 - only at shutdown
+        while self._connections and self.loop.time() < give_up:
             await asyncio.sleep(0.01)
+            for conn in list(self._connections):
+                if conn.live is not None:
+                    conn.live.end()  # it may have begun only now: what it waits for was still being fetched
         for conn in list(self._connections):
             conn.abort()
         if self._ticker is not None:
