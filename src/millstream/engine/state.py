@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from sys import intern
 from typing import Any, Protocol
 
 import msgspec
@@ -80,20 +81,22 @@ class Stream(StreamRecord, gc=False):
     before the next decision about them, and nobody has asked for the state in between.
     """
 
+    # What every append looks at comes first: with many streams most of them are far away in memory.
     pending: StreamRecord | tuple[Appended, int] | None = None
     inflight: int = 0
     changed: int = 0  # sequence of the last committed change; the catalog has it once it checkpointed that far
     hot: list[Hot] | None = None
+    used: int = 0  # when it was last asked for, in the machine's coarse seconds
+    pending_producers: dict[str, tuple[int, int]] | None = None
     snapshot_hot: tuple[int, bytes] | None = None  # sequence and bytes of a small one that is not in a segment yet
     followers: dict[Any, None] | None = None  # of `node.followers`; the engine only asks whether there are any
     producers: dict[str, tuple[int, int]] | None = None  # (epoch, seq), as far as loaded
-    pending_producers: dict[str, tuple[int, int]] | None = None
     seen_ms: int = 0  # the last renewal of a sliding TTL, journaled or not
-    used: int = 0  # when it was last asked for, in the machine's coarse seconds
 
     @classmethod
     def from_record(cls, record: StreamRecord) -> Stream:
         stream = cls(*(getattr(record, field) for field in StreamRecord.__struct_fields__))
+        stream.content_type = intern(record.content_type)  # there are few, and every append compares them
         if record.lease is not None:
             # Renewals are thinned before they are journaled: after a reload the deadline may be later, never
             # earlier than what readers were promised.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
+from sys import intern
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -130,7 +131,7 @@ def plain_kind(headers: dict[bytes, bytes], body_size: int) -> PlainKind | None:
     if content_type is None or not _WRITER_HEADERS.isdisjoint(headers):
         return None
     request = Request(b"POST", FLAT, b"", headers, b"", True, body_size=body_size)
-    return PlainKind(content_type, _json_body if is_json(content_type) else Body, request)
+    return PlainKind(intern(content_type), _json_body if is_json(content_type) else Body, request)
 
 
 def create_command(request: Request, key: str, needs_bucket: bool = False) -> Create:
