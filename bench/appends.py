@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.request import urlopen
 
 from loadgen import Load, create_streams, run_load
 from servers import (
@@ -135,9 +134,7 @@ class _Spent(NamedTuple):
     @classmethod
     def by(cls, server: Server) -> _Spent:
         own_s = sum(process.cpu_seconds for process in server.tree() if process.pid == server.process.pid)
-        text = urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30).read().decode()
-        (line,) = [line for line in text.splitlines() if line.startswith("millstream_catalog_sequence ")]
-        return cls(own_s, server.cpu_seconds() - own_s, int(float(line.split()[1])))
+        return cls(own_s, server.cpu_seconds() - own_s, int(server.metric("millstream_catalog_sequence")))
 
 
 def _append(plan: Plan, server: Server, cell: Cell) -> dict[str, float]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
-from urllib.request import urlopen
 
 from loadgen import (
     STREAMS,
@@ -156,7 +155,7 @@ def _replay(fleet: Fleet, case: Replaying) -> dict[str, float]:
     fill_streams(server, "replay", REPLAYED_STREAMS, case.messages // REPLAYED_STREAMS, case.body_bytes)
     server.kill()
     server.start()
-    facts, seconds = _metric(server, "millstream_recovered_facts"), _metric(server, "millstream_recovery_seconds")
+    facts, seconds = server.metric("millstream_recovered_facts"), server.metric("millstream_recovery_seconds")
     if facts < case.messages:
         raise BenchError(f"only {facts:,.0f} facts were replayed, of {case.messages:,} appends and more")
     return {
@@ -165,12 +164,6 @@ def _replay(fleet: Fleet, case: Replaying) -> dict[str, float]:
         "facts_per_s": facts / seconds,
         "megabytes_per_s": case.messages * case.body_bytes / MEGABYTE / seconds,
     }
-
-
-def _metric(server: Server, name: str) -> float:
-    text = urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30).read().decode()
-    (value,) = [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")]
-    return float(value)
 
 
 def _replay_table(plan: Plan, samples: Samples) -> Table:

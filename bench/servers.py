@@ -190,6 +190,14 @@ class Server:
         """The sum of each process's own peak."""
         return sum(memory_bytes(stat.pid, "VmHWM") for stat in self.tree())
 
+    def metric(self, name: str) -> float:
+        """What Millstream says of itself."""
+        with plain_client(self) as client:
+            client.request("GET", "/metrics")
+            text = client.getresponse().read().decode()
+        (value,) = [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")]
+        return float(value)
+
     def pss_bytes(self) -> int:
         return sum(proportional_bytes(stat.pid) for stat in self.tree())
 

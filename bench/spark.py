@@ -93,9 +93,7 @@ def _measure_writing(plan: Plan, session, server: Server, samples: Samples) -> i
 def _wait_for_segments(server: Server) -> None:
     give_up = time.monotonic() + 120
     while time.monotonic() < give_up:
-        text = httpx.get(f"http://127.0.0.1:{server.port}/metrics", timeout=30).text
-        metrics = dict(line.split(" ") for line in text.splitlines() if line[:1] not in ("#", "p"))
-        if metrics["millstream_catalog_sequence"] == metrics["millstream_journal_sequence"]:
+        if server.metric("millstream_catalog_sequence") == server.metric("millstream_journal_sequence"):
             return
         time.sleep(0.2)
     raise BenchError("the server has not flushed in time")
