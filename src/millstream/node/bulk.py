@@ -33,7 +33,7 @@ from ..storage.segments.block import decode_block
 from ..storage.segments.segment import segment_name
 from ..storage.transactions.objects import whole_fact
 from .feed import Feed
-from .leases import Lease, LeaseBook
+from .leases import Held, Lease, LeaseBook
 from .recent import RecentChange, RecentFacts, losses_of
 
 log = logging.getLogger(__name__)
@@ -132,6 +132,12 @@ class _Survey(NamedTuple):
     archives_below: int
     changes: Sequence[RecentChange] = ()
 
+    def found(self) -> Held:
+        """Which objects can be among what was found."""
+        named = [change.fact.stored for change in self.changes if type(change.fact) is facts.Appended]
+        newest = max((where.object for where in named if where is not None), default=-1)
+        return Held(self.segments_below, self.archives_below, newest + 1)
+
 
 class Bulk:
     def __init__(
@@ -153,7 +159,7 @@ class Bulk:
         lease = self.leases.take(bucket)
         try:
             survey = await self._look(bucket, prefix, after, until)
-            lease = self.leases.settle(lease, survey.segments_below, survey.archives_below)
+            lease = self.leases.settle(lease, survey.found())
             until = await asyncio.to_thread(self._reach, survey, until, bounds)
             ranges = _ranges(survey, until)
             streams = {r.stream: survey.streams[r.stream] for r in ranges if isinstance(r, SegmentRange)}

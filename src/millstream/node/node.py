@@ -187,8 +187,8 @@ class Node:
                 limits.staged_bytes_max,
                 limits.transaction_bytes_max,
                 limits.low_space_bytes,
-                limits.lease_s,
             ),
+            self.leases,
             leftovers,
         )
         transactions.on_committed = self._transaction_committed
