@@ -328,12 +328,12 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
         scan = journal.open(clock.now_ms())
         if scan.torn_bytes:
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
-        prepare_catalog(data_dir, files, journal, limits.block_bytes)
+        incarnation = prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
         objects = LocalObjects(data_dir.objects, files)
         machine = Machine(
             catalog,
-            incarnation=journal.incarnation,
+            incarnation=incarnation,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
             apps_max=limits.transaction_apps_max,
