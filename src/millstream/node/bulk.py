@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..model import facts
-from ..model.errors import BadRequest, Unavailable
+from ..model.errors import BadRequest, CorruptData, Unavailable
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import Extent, StreamRecord
@@ -32,6 +32,7 @@ from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block
 from ..storage.segments.segment import segment_name
 from ..storage.transactions.objects import whole_fact
+from .damage import DamageBook
 from .feed import Feed
 from .leases import Held, Lease, LeaseBook
 from .recent import RecentChange, RecentFacts, losses_of
@@ -141,12 +142,19 @@ class _Survey(NamedTuple):
 
 class Bulk:
     def __init__(
-        self, feed: Feed, recent: RecentFacts, catalog_path: Path, objects: LocalObjects, leases: LeaseBook
+        self,
+        feed: Feed,
+        recent: RecentFacts,
+        catalog_path: Path,
+        objects: LocalObjects,
+        damage: DamageBook,
+        leases: LeaseBook,
     ) -> None:
         self._feed = feed
         self._recent = recent
         self._catalog_path = catalog_path
         self._objects = objects
+        self._damage = damage
         self.leases = leases
 
     # -- planning ----------------------------------------------------------------------------------------
@@ -234,6 +242,15 @@ class Bulk:
     def rows(self, plan: Plan, range_: Range, buffers: BufferPool | None = None) -> Iterator[tuple[Rows, Selection]]:
         """The rows of a range, and which of them are wanted. Safe in any thread. Who reads many ranges brings buffers:
         reading then takes half the time."""
+        try:
+            yield from self._rows(plan, range_, buffers)
+        except CorruptData as error:
+            if isinstance(range_, HotRange):
+                raise
+            where = f"{range_.object} at byte {range_.at}"
+            raise self._damage.found(CorruptData(f"{where}: {error.message}", place=where)) from None
+
+    def _rows(self, plan: Plan, range_: Range, buffers: BufferPool | None) -> Iterator[tuple[Rows, Selection]]:
         selection = Selection(range_.after, range_.until, plan.prefix, 0, plan.gone)
         if isinstance(range_, ArchiveRange):
             yield rows_of_chunk(Chunk(self._read(range_, buffers))), selection

@@ -10,7 +10,6 @@ behind is an object that no fact names. See docs/decisions/0010.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
@@ -40,7 +39,7 @@ from .leases import LeaseBook
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Answer, Writer
 
 log = logging.getLogger(__name__)
@@ -113,14 +112,12 @@ class Transactions:
 
     # -- its life ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._sweeper = vital_task(self._sweep_forever(), "transactions")
+        return self._sweeper
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+        await end_task(self._sweeper)
         await self._stager.close()
         await self._merger.close()
 
