@@ -118,9 +118,13 @@ def check_first_id(view: StreamRecord, first_id: MessageId | None, messages: int
         )
 
 
+def matches(machine: Machine, view: StreamRecord, header: str) -> bool:
+    """Whether a conditional header names the state that the stream is in."""
+    return names_state(header, format_stream_id(machine.incarnation, view.number), view.tail, view.closed)
+
+
 def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:
-    stream_id = format_stream_id(machine.incarnation, view.number)
-    if not names_state(if_match, stream_id, view.tail, view.closed):
+    if not matches(machine, view, if_match):
         raise PreconditionFailed(
             "The stream has changed since that ETag. Read it again, decide anew, and send the new ETag."
         )
