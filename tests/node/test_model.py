@@ -82,6 +82,9 @@ class Model:
         if messages and kind != stream.kind:
             return ("content_type_mismatch",)
         refusal = self._producer_says(stream, producer)
+        if refusal is not None and refusal[0] == "duplicate" and closes:
+            stream.closed, stream.closed_by = True, (producer.id, producer.epoch, producer.seq)
+            return ("duplicate", stream.tail, True)
         if refusal is not None:
             return refusal
         self._write(stream, messages, closes, producer)
