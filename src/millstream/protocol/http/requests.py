@@ -113,7 +113,7 @@ def append_command(request: Request, key: str) -> Append:
         closes,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
-        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        condition(headers, h.IF_MATCH),
     )
 
 
@@ -150,13 +150,20 @@ def create_command(request: Request, key: str, needs_bucket: bool = False) -> Cr
         body,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
-        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        condition(headers, h.IF_MATCH),
         needs_bucket,
+        if_none_match=condition(headers, h.IF_NONE_MATCH),
     )
 
 
-def delete_command(key: str) -> Delete:
-    return Delete(key)
+def delete_command(request: Request, key: str) -> Delete:
+    return Delete(key, condition(request.headers, h.IF_MATCH))
+
+
+def condition(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    """The tags of a conditional header, if there is one."""
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def read_query(request: Request) -> ReadQuery:
