@@ -45,6 +45,9 @@ class BucketRoutes:
         self._bulk = BulkRoutes(streams)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
+        if request.path[:1] != b"/":  # `OPTIONS *`, or what CONNECT asks for
+            conn.respond_not_allowed(b"OPTIONS")
+            return
         path = parse_bucketed(request.path)
         if path.stream is None:
             self._serve_bucket(conn, request, path.bucket)
@@ -97,8 +100,7 @@ class BucketRoutes:
     def _created(self, conn: HttpConnection, answer: Answer) -> None:
         request = conn.request
         if conn.receipt(answer) is not None and request is not None:
-            location = b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
-            conn.respond(201, location + NO_STORE)
+            conn.respond(201, request.location_line + NO_STORE)
 
     def _changed(self, conn: HttpConnection, bucket: str, answer: Answer) -> None:
         if conn.receipt(answer) is None:

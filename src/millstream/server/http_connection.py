@@ -17,7 +17,7 @@ from ..model.replies import APPENDED, Receipt
 from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
 from ..protocol.http.requests import Request
-from ..protocol.http.responses import NO_STORE, head, write_lines, write_status
+from ..protocol.http.responses import NO_STORE, head, options_lines, write_lines, write_status
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ _LINGER_S = 2.0
 _JOIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel; beyond, never copy a body
 _PLAIN_APPEND = (b"POST", 204)
 _PLAIN_READ = (b"GET", 200)
+_ALL_METHODS = b"GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
 _JSON = b"Content-Type: application/json\r\n"
 
 
@@ -71,7 +72,10 @@ class HttpConnection(RequestReceiver):
             else:
                 listener.serve(self, request)
         except MillstreamError as error:
-            self.respond_error(error)
+            if request.method == b"OPTIONS":
+                self.respond_not_allowed(_ALL_METHODS)  # or a page would never see why its request is refused
+            else:
+                self.respond_error(error)
         except Exception:
             log.exception("A request failed in a way it must not: %s %s", request.method, request.path)
             self.respond_problem(500, "internal", "The server made a mistake; it is in its log.")
@@ -161,7 +165,11 @@ class HttpConnection(RequestReceiver):
         self.respond(status, _JSON + NO_STORE + lines, [error_body(code, message)])
 
     def respond_not_allowed(self, methods: bytes) -> None:
-        """405, with the methods that the resource takes."""
+        """405, with the methods that the resource takes; to OPTIONS that is the answer."""
+        assert self.request is not None
+        if self.request.method == b"OPTIONS":
+            self.respond(204, options_lines(methods))
+            return
         self.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", b"Allow: %b\r\n" % methods)
 
     def begin_stream(self, lines: bytes, size: int | None = None) -> bool:

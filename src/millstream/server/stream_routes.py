@@ -73,12 +73,7 @@ class StreamRoutes:
         elif method == b"DELETE":
             self.node.submit(delete_command(request, key), lambda answer: self._deleted(conn, answer))
         else:
-            conn.respond_problem(
-                405,
-                "method_not_allowed",
-                "A stream takes GET, HEAD, PUT, POST and DELETE.",
-                b"Allow: %b\r\n" % METHODS,
-            )
+            conn.respond_not_allowed(METHODS)
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -100,7 +95,7 @@ class StreamRoutes:
             return
         lines = write_lines(receipt, self.node.stream_id(receipt.number)) + content_lines(receipt.content_type)
         if receipt.outcome is Outcome.CREATED:
-            lines += b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
+            lines += request.location_line
         conn.respond(write_status(receipt), lines)
 
     def _deleted(self, conn: HttpConnection, answer: Answer) -> None:

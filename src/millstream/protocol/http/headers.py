@@ -20,6 +20,7 @@ STREAM_EXPIRES_AT = b"stream-expires-at"
 STREAM_SEQ = b"stream-seq"
 STREAM_TTL = b"stream-ttl"
 TRANSFER_ENCODING = b"transfer-encoding"
+UPGRADE = b"upgrade"
 
 # A second line of one of these would change what the request means; lists such as Accept may repeat.
 SINGLE = frozenset(

@@ -23,6 +23,7 @@ from .json_mode import split_body
 _INTEGER = re.compile(rb"[0-9]{1,16}")
 _TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_HOST = re.compile(rb"(?:[0-9A-Za-z._~-]+|\[[0-9A-Za-z:.%]+\])(?::[0-9]{0,5})?")
 _SAFE_INTEGER_MAX = 2**53 - 1
 _TOKEN_BYTES_MAX = 1024
 FLAT = b"/v1/stream/"  # the prefix under which a stream is one path
@@ -46,6 +47,12 @@ class Request(msgspec.Struct, gc=False):
     def target(self) -> bytes:
         return b"%b?%b" % (self.path, self.query) if self.query else self.path
 
+    @property
+    def location_line(self) -> bytes:
+        """The header line that names what was created: absolute where the client has said how it calls the server."""
+        host = self.headers.get(h.HOST)
+        return b"Location: http://%b%b\r\n" % (host, self.path) if host else b"Location: %b\r\n" % self.path
+
 
 class PlainRead(Request):
     """A GET that says nothing but what to read."""
@@ -60,20 +67,22 @@ class PlainAppend(msgspec.Struct, frozen=True, gc=False):
     command: Append
 
 
-def origin_form(target: bytes) -> bytes:
-    """The path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
+def origin_form(target: bytes) -> tuple[bytes | None, bytes]:
+    """Host and path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
-        return target
-    return b"/" + rest.partition(b"/")[2]
+        return None, target
+    host, _, path = rest.partition(b"/")
+    return host, b"/" + path
 
 
 def require_host(request: Request) -> bytes:
-    host = request.headers.get(h.HOST)
-    if host is None:
-        if request.version == "1.1":
-            raise BadRequest("HTTP/1.1 requests need a Host header.", code="host_missing")
-        return b""
+    """Empty only where HTTP/1.0 leaves it out."""
+    host = request.headers.get(h.HOST, b"")
+    if not host and (h.HOST in request.headers or request.version == "1.1"):
+        raise BadRequest("HTTP/1.1 requests need a Host header that names a host.", code="host_missing")
+    if host and not _HOST.fullmatch(host):
+        raise BadRequest("The Host must be a name or an address, with or without a port.", code="bad_host")
     return host
 
 
