@@ -102,7 +102,7 @@ NO_EVENT = SentEvent(None, 0, b"", b"")
 class EventFeed(EventResponse):
     """One SSE response: an offset that moves along the stream."""
 
-    __slots__ = ("_least_cursor", "_offset", "_routes", "_stream")
+    __slots__ = ("_content_type", "_least_cursor", "_offset", "_routes", "_stream")
 
     def __init__(
         self, routes: StreamRoutes, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery
@@ -110,6 +110,7 @@ class EventFeed(EventResponse):
         super().__init__(conn, routes.settings)
         self._routes = routes
         self._stream = stream
+        self._content_type = stream.content_type
         self._offset = start
         self._least_cursor = next_cursor(routes.node.clock.now_ms(), query.cursor)
 
@@ -132,6 +133,8 @@ class EventFeed(EventResponse):
         while not self._done and self._fetch is None and not self._conn.paused:
             if stream.deleted or self._offset < stream.earliest:
                 self.end()  # who asks again is told why
+            elif not self._offset and self._content_type != stream.content_type:
+                self.end()  # the first append has brought another type, and with it another head
             elif self._offset < stream.tail:
                 key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor())
                 if key == self._routes.last_event.key:
