@@ -198,6 +198,14 @@ def test_stream_seq_compares_bytes_not_letters(world):
     assert type(world.refusal(append(stream_seq="zz"))) is Conflict
 
 
+def test_a_stream_seq_is_shown_as_the_bytes_it_is(world):
+    """Clients of upstream look for the word; and what is no ASCII has no encoding that we know."""
+    world.do(append(stream_seq="\xc3\xa9"))
+    message = world.refusal(append(stream_seq="\xc3\xa8")).message
+    assert "sequence" in message
+    assert r"'\xc3\xa8' is not after '\xc3\xa9'" in message
+
+
 def test_stream_seq_is_remembered_over_appends_without_one(world):
     world.do(append(stream_seq="b"))
     world.do(append())

@@ -59,7 +59,7 @@ GOLDEN: list[tuple[Fact, str]] = [
         "99 0f a4 73686f70 a3 65746c 07 03 cd012c 02 01 63",
     ),
     (facts.TransactionsForgotten("shop", "etl"), "93 10 a4 73686f70 a3 65746c"),
-    (facts.ContentTypeTaken(3, "a/b"), "93 11 03 a3 612f62"),
+    (facts.ContentTypeTaken(3, "a/b"), "93 12 03 a3 612f62"),
     (facts.BucketChanged("shop", BucketSettings()), "93 0b a4 73686f70 95 c0 c0 c0 c0 a6 7075626c6963"),
 ]
 OLDER: list[tuple[Fact, str]] = [

@@ -233,6 +233,11 @@ def _check_conditions(machine: Machine, view: StreamRecord, command: Append) -> 
     # Header values are decoded as Latin-1, so comparing text compares bytes, as the protocol asks.
     if last is not None and stream_seq is not None and stream_seq <= last:
         raise Conflict(
-            f"Stream-Seq must grow: '{stream_seq}' is not after '{last}' in byte order.",
+            f"Stream-Seq is a growing sequence: '{_shown(stream_seq)}' is not after '{_shown(last)}' in byte order.",
             code="stream_seq_regression",
         )
+
+
+def _shown(value: str) -> str:
+    """A header's value, of which only the bytes are known: those that are not ASCII, escaped."""
+    return value.encode("latin-1").decode("ascii", "backslashreplace")

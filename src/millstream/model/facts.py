@@ -160,7 +160,7 @@ class TransactionsForgotten(msgspec.Struct, frozen=True, array_like=True, tag=16
     app: str
 
 
-class ContentTypeTaken(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
+class ContentTypeTaken(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
     """A stream that was created without a content type has that of its first append, which follows in the batch."""
 
     stream: int

@@ -50,7 +50,8 @@ class LongPoll:
         stream = self._stream
         if stream.deleted:
             self._leave()
-            self._conn.respond_error(NotFound("The stream was deleted."))
+            has_expired = self._routes.node.seconds_left(stream) == 0
+            self._conn.respond_error(NotFound("The stream has expired." if has_expired else "The stream was deleted."))
         elif stream.tail > self._start:
             self._leave()
             self._routes.send_range(self._conn, stream, self._start, self._query)
@@ -117,6 +118,8 @@ class EventFeed(EventResponse):
     def start(self) -> None:
         lines = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n" + SANDBOX
         lines += b"Stream-Id: %b\r\n" % self._routes.node.stream_id(self._stream.number).encode()
+        if self._stream.closed and self._offset == self._stream.tail:
+            lines += b"Stream-Up-To-Date: true\r\nStream-Closed: true\r\n"
         if not is_text(self._stream.content_type):
             lines += b"Stream-SSE-Data-Encoding: base64\r\n"
         if not self._begin(lines):
