@@ -6,6 +6,8 @@ the process rather than serve wrong data.
 
 from __future__ import annotations
 
+from sys import intern
+
 from msgspec.structs import replace
 
 from ..model import facts
@@ -25,7 +27,9 @@ _NO_WRITERS = Writers()
 
 def born(fact: facts.StreamCreated, sequence: int, at_ms: int) -> StreamRecord:
     """The record of a stream that has just been created."""
-    record = StreamRecord(sequence, fact.key, fact.content_type, at_ms, at_ms, client_ids=fact.client_ids)
+    record = StreamRecord(
+        sequence, fact.key, fact.content_type, at_ms, at_ms, client_ids=fact.client_ids, takes_type=fact.takes_type
+    )
     if fact.ttl_s is not None or fact.expires_at_ms is not None:
         record.lease = Lease(fact.ttl_s, fact.expires_at_ms, at_ms, fact.sliding)
     return record
@@ -42,6 +46,8 @@ def apply_to_stream(record: StreamRecord, fact: facts.StreamFact, at_ms: int) ->
         record.written_ms = at_ms
         _renew(record, at_ms)
         _close(record, fact.producer)
+    elif isinstance(fact, facts.ContentTypeTaken):
+        record.content_type = intern(fact.content_type)  # there are few, and every append compares them
     elif isinstance(fact, facts.Trimmed):
         _trim(record, fact.offset)
     elif isinstance(fact, facts.SnapshotPublished):

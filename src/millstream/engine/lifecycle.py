@@ -64,8 +64,15 @@ def _with_defaults(command: Create, settings: BucketSettings) -> Create:
 
 def _create(machine: Machine, command: Create, now_ms: int, changes: list[Change]) -> Receipt:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    body = command.body
     created = facts.StreamCreated(
-        command.key, content_type, command.ttl_s, command.expires_at_ms, machine.ttl_renewal, command.client_ids
+        command.key,
+        content_type,
+        command.ttl_s,
+        command.expires_at_ms,
+        machine.ttl_renewal,
+        command.client_ids,
+        takes_type=command.content_type is None and not body.payload and body.upload is None,
     )
     stream = machine.admit_new(created, now_ms, changes)
     producer = command.producer
@@ -105,7 +112,8 @@ def _on_existing(machine: Machine, view: StreamRecord, command: Create) -> Recei
         check_if_match(machine, view, command.if_match)
     if command.if_none_match is not None and matches(machine, view, command.if_none_match):
         raise PreconditionFailed("There is a stream of this name already. Use it, or create it without If-None-Match.")
-    wanted = command.content_type or DEFAULT_CONTENT_TYPE
+    # Whoever created it without a type may ask for the same again, whatever type it has taken since.
+    wanted = command.content_type or (view.content_type if view.takes_type else DEFAULT_CONTENT_TYPE)
     if media_type(wanted) != media_type(view.content_type):
         raise _differs(f"its content type is '{view.content_type}', not '{wanted}'")
     lease = view.lease

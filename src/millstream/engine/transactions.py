@@ -15,7 +15,7 @@ from ..model.errors import Conflict, NotFound, Reason, TooMany, TransactionRefus
 from ..model.facts import Appended
 from ..model.media import DEFAULT_CONTENT_TYPE, is_json
 from ..model.names import fault_in_new_name
-from ..model.records import Application, BucketRecord
+from ..model.records import Application, BucketRecord, StreamRecord
 from ..model.replies import Outcome, Receipt
 from .appending import next_id
 from .state import Stream
@@ -45,6 +45,9 @@ def decide_transaction(machine: Machine, command: CommitTransaction, now_ms: int
             key = f"{command.bucket}/{addition.stream}"
             stream = _create(machine, key, stream, content_type, bucket.settings.ttl_s, now_ms, changes)
             created += 1
+        taken_type = _taken_type(stream.view(), command.content_type)
+        if taken_type is not None:
+            machine.admit(stream, facts.ContentTypeTaken(stream.number, taken_type), now_ms, changes)
         _append(machine, stream, addition, now_ms, changes)
     figures = (command.messages, command.bytes, len(streams), created, command.object)
     fact = facts.TransactionCommitted(command.bucket, command.app, command.version, *figures)
@@ -94,7 +97,7 @@ def _checked_streams(
         if stream is None or not machine.is_live(stream, now_ms):
             reason = _objection_to_new(command, addition, content_type)
         else:
-            reason = _objection(stream, addition)
+            reason = _objection(stream.view(), addition, command.content_type)
             stream.used = machine.coarse_s
         if reason is not None:
             refused += 1
@@ -105,16 +108,20 @@ def _checked_streams(
     return streams
 
 
-def _objection(stream: Stream, addition: Addition) -> Reason | None:
-    view = stream.view()
+def _objection(view: StreamRecord, addition: Addition, given_type: str | None) -> Reason | None:
     if view.closed:
         return Reason("stream_closed", f"The stream '{addition.stream}' is closed.", stream=addition.stream)
     if view.client_ids:
         why = f"The stream '{addition.stream}' takes its ids from its writers, over S3P."
         return Reason("ids_are_the_clients", why, stream=addition.stream)
-    if addition.fault is not None and is_json(view.content_type):
+    if addition.fault is not None and is_json(_taken_type(view, given_type) or view.content_type):
         return Reason("invalid_json", _no_json(addition), stream=addition.stream)
     return None
+
+
+def _taken_type(view: StreamRecord, given_type: str | None) -> str | None:
+    """The content type that a stream without one takes with the transaction, if that names one."""
+    return given_type if view.awaits_type() else None
 
 
 def _objection_to_new(command: CommitTransaction, addition: Addition, content_type: str) -> Reason | None:

@@ -56,6 +56,7 @@ class StreamCreated(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=Fals
     expires_at_ms: int | None = None
     sliding: bool = True  # reads and writes renew the TTL
     client_ids: bool = False  # appends bring their ids; the server gives none
+    takes_type: bool = False  # nobody has said what it will hold: its first append does
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
@@ -159,8 +160,17 @@ class TransactionsForgotten(msgspec.Struct, frozen=True, array_like=True, tag=16
     app: str
 
 
+class ContentTypeTaken(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
+    """A stream that was created without a content type has that of its first append, which follows in the batch."""
+
+    stream: int
+    content_type: str
+
+
 BucketFact = BucketCreated | BucketDeleted | BucketChanged | TransactionCommitted | TransactionsForgotten
-StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished
+StreamFact = (
+    Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished | ContentTypeTaken
+)
 UploadFact = PartStored | PartsDropped
 Fact = BucketFact | StreamCreated | StreamFact | UploadFact
 

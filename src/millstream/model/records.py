@@ -67,6 +67,11 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     writers: Writers | None = None
     snapshot: Snapshot | None = None
     client_ids: bool = False
+    takes_type: bool = False  # it was created without a content type
+
+    def awaits_type(self) -> bool:
+        """Whether the next append will say what the stream holds."""
+        return self.takes_type and self.tail == 0
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -246,7 +246,8 @@ class Node:
         """How long the stream lives yet, rounded up; None for ever."""
         if stream.lease is None:
             return None
-        return max(0, -(-(deadline_ms(stream, stream) - self.clock.now_ms()) // 1000))
+        left_s = max(0, -(-(deadline_ms(stream, stream) - self.clock.now_ms()) // 1000))
+        return left_s if stream.lease.ttl_s is None else min(left_s, stream.lease.ttl_s)  # a restart may give a little
 
     def resolve(self, stream: Stream, offset: int) -> int:
         return resolve_offset(stream, offset)

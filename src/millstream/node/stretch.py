@@ -247,6 +247,8 @@ class Stretch:
         number, at_ms = fact.stream, batch.at_ms
         part = self.parts.get(number) or self._meet(number, batch)
         apply_to_stream(part.settle(), fact, at_ms)
+        if isinstance(fact, facts.ContentTypeTaken):
+            part.name = part.name._replace(content_type=part.record.content_type)
         part.archive.add(part.name, (sequence, at_ms, part.tail, fact))
         self.changed.add(number)
         if loses(fact):

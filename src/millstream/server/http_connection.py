@@ -83,14 +83,14 @@ class HttpConnection(RequestReceiver):
     def respond(
         self, status: int, lines: bytes = b"", pieces: Sequence[bytes | memoryview] = (), size: int | None = None
     ) -> None:
-        """Answer the request being served. HEAD, 204 and 304 have no body."""
+        """Answer the request being served. HEAD, 204 and 304 have no body; HEAD tells its length if that is known."""
         transport = self._transport
         request = self.request
         assert request is not None
         self._listener.answered[request.method, status] += 1
         if transport is None:
             return
-        if size is None and status != 204 and status != 304:
+        if size is None and status != 204 and status != 304 and (pieces or request.method != b"HEAD"):
             size = sum(map(len, pieces))
         if self.cors:
             lines = self.cors + lines

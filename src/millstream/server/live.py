@@ -50,7 +50,8 @@ class LongPoll:
         stream = self._stream
         if stream.deleted:
             self._leave()
-            self._conn.respond_error(NotFound("The stream was deleted."))
+            has_expired = self._routes.node.seconds_left(stream) == 0
+            self._conn.respond_error(NotFound("The stream has expired." if has_expired else "The stream was deleted."))
         elif stream.tail > self._start:
             self._leave()
             self._routes.send_range(self._conn, stream, self._start, self._query)
@@ -102,7 +103,7 @@ NO_EVENT = SentEvent(None, 0, b"", b"")
 class EventFeed(EventResponse):
     """One SSE response: an offset that moves along the stream."""
 
-    __slots__ = ("_least_cursor", "_offset", "_routes", "_stream")
+    __slots__ = ("_content_type", "_least_cursor", "_offset", "_routes", "_stream")
 
     def __init__(
         self, routes: StreamRoutes, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery
@@ -110,12 +111,15 @@ class EventFeed(EventResponse):
         super().__init__(conn, routes.settings)
         self._routes = routes
         self._stream = stream
+        self._content_type = stream.content_type
         self._offset = start
         self._least_cursor = next_cursor(routes.node.clock.now_ms(), query.cursor)
 
     def start(self) -> None:
         lines = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n" + SANDBOX
         lines += b"Stream-Id: %b\r\n" % self._routes.node.stream_id(self._stream.number).encode()
+        if self._stream.closed and self._offset == self._stream.tail:
+            lines += b"Stream-Up-To-Date: true\r\nStream-Closed: true\r\n"
         if not is_text(self._stream.content_type):
             lines += b"Stream-SSE-Data-Encoding: base64\r\n"
         if not self._begin(lines):
@@ -132,6 +136,8 @@ class EventFeed(EventResponse):
         while not self._done and self._fetch is None and not self._conn.paused:
             if stream.deleted or self._offset < stream.earliest:
                 self.end()  # who asks again is told why
+            elif not self._offset and self._content_type != stream.content_type:
+                self.end()  # the first append has brought another type, and with it another head
             elif self._offset < stream.tail:
                 key = (stream.number, self._offset, stream.tail, stream.closed, self._cursor())
                 if key == self._routes.last_event.key:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from ..model.commands import PublishSnapshot
-from ..model.errors import Conflict, NotFound, PreconditionFailed, TooLarge, Unavailable
+from ..model.errors import BadRequest, Conflict, NotFound, PreconditionFailed, TooLarge, Unavailable
 from ..model.etags import is_among, snapshot_etag
 from ..model.media import DEFAULT_CONTENT_TYPE
 from ..model.records import Snapshot
@@ -58,7 +58,7 @@ class SnapshotRoutes:
             case ("snapshot",):
                 self._serve_latest(conn, request, path.key)
             case ("snapshot", offset):
-                self._serve_snapshot(conn, request, path.key, parse_snapshot_offset(offset))
+                self._serve_snapshot(conn, request, path.key, _offset(request, offset))
             case _:
                 raise NotFound(
                     f"Nothing is here. Under a stream there are /{SNAPSHOT} and /{BOOTSTRAP}.", code="unknown_route"
@@ -135,8 +135,8 @@ class SnapshotRoutes:
         if request.method not in (b"GET", b"HEAD"):
             conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
-        snapshot = _latest(self._node.visible(key))
-        conn.respond(307, latest_lines(request.path, snapshot.offset))
+        stream = self._node.visible(key)
+        conn.respond(307, latest_lines(request.path, stream, _latest(stream).offset))
 
     async def _read(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         stream = self._node.visible(key)
@@ -214,11 +214,25 @@ class _Politeness:
         return _REST_S if self._commits - commits >= _BUSY_COMMITS else 0.0
 
 
+def _offset(request: Request, text: str) -> int:
+    """The offset of a snapshot: of one to be published, or of one that may be there."""
+    try:
+        return parse_snapshot_offset(text)
+    except BadRequest:
+        if request.method == b"PUT":
+            raise
+        raise _no_such_snapshot() from None
+
+
 def _latest(stream: Stream, offset: int | None = None) -> Snapshot:
     snapshot = stream.snapshot
     if snapshot is None or offset not in (None, snapshot.offset):
-        raise NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
+        raise _no_such_snapshot()
     return snapshot
+
+
+def _no_such_snapshot() -> NotFound:
+    return NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
 
 
 def _is_published(answer: Answer | None) -> bool:

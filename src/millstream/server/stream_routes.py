@@ -154,9 +154,9 @@ class StreamRoutes:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _head(self, conn: HttpConnection, request: Request, key: str) -> None:
+        query = read_query(request)
         stream = self.node.visible(key)
         stream_id = self.node.stream_id(stream.number)
-        query = read_query(request)
         if query.stream_id is not None:
             self._check_incarnation(query.stream_id, stream)
         lines = metadata_lines(stream, stream_id, self.node.seconds_left(stream))
@@ -164,7 +164,7 @@ class StreamRoutes:
         if wanted is not None and is_among(wanted.decode("latin-1"), state_etag(stream_id, stream.tail, stream.closed)):
             conn.respond(304, lines)
             return
-        conn.respond(200, lines, size=0)
+        conn.respond(200, lines)
 
     def _read(self, conn: HttpConnection, request: Request, key: str) -> None:
         query = read_query(request)
