@@ -15,7 +15,7 @@ from ..engine.machine import Machine, deadline_ms
 from ..engine.reading import resolve_offset
 from ..engine.state import Stream
 from ..model.commands import Command, Touch
-from ..model.errors import Unavailable
+from ..model.errors import NotFound, Unavailable
 from ..model.names import split_key
 from ..model.positions import format_stream_id
 from ..model.records import BucketRecord, StreamRecord
@@ -33,6 +33,7 @@ from .feed import Feed
 from .followers import Followers
 from .leases import LeaseBook
 from .listing import Lister
+from .long_reads import LongRead
 from .reader import Reader
 from .recent import RecentFacts
 from .record_reader import RecordReader
@@ -231,6 +232,16 @@ class Node:
             stream.used = self.machine.coarse_s
             return stream  # the common case
         return self.machine.visible(key, self.clock.now_ms())
+
+    def present(self, stream: Stream) -> Stream:
+        """A stream that was looked up before a wait, as it is by now."""
+        found = self.visible(stream.key)
+        if found.number != stream.number:
+            raise NotFound("The stream was deleted; another one has its name.")
+        return found
+
+    def long_read(self, stream: Stream, start: int, end: int) -> LongRead:
+        return LongRead(self.reader, self.catalog, self.present, stream, start, end)
 
     def renew(self, stream: Stream) -> None:
         """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""

@@ -273,7 +273,9 @@ class HttpConnection(RequestReceiver):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the answer on its way."""
         self._lingering = True
-        self.deadline = self._listener.now + _LINGER_S
+        if not self.paused:
+            self._drain.watch_later()
+            self.deadline = self._listener.now + _LINGER_S
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -282,7 +284,10 @@ class HttpConnection(RequestReceiver):
         if self._transport is None:
             return
         if self.paused or self._lingering or self._closing:
-            self._transport.abort()
+            if self._drain.has_moved(self._transport):
+                self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+            else:
+                self._transport.abort()
         elif self._begun:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
         else:
@@ -291,7 +296,7 @@ class HttpConnection(RequestReceiver):
     def close(self) -> None:
         """Close when everything is sent; a client that does not take it is dropped."""
         self._closing = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
         if self._transport is not None:
             self._transport.close()
 

@@ -22,6 +22,7 @@ from ..protocol.s3p.commands import AppendRecords, CreateStream, DeleteStream, R
 from ..protocol.s3p.decoder import Decoder
 from ..protocol.s3p.error_table import code_of, message_of
 from ..protocol.s3p.replies import OK, error_reply, id_reply
+from .draining import Drain
 
 if TYPE_CHECKING:
     from .s3p_listener import S3pListener
@@ -48,6 +49,7 @@ class S3pConnection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_decoder",
+        "_drain",
         "_ended",
         "_held",
         "_kept",
@@ -73,6 +75,7 @@ class S3pConnection(asyncio.Protocol):
         self._listener = listener
         self._loop = listener.loop
         self._decoder = Decoder(listener.limits)
+        self._drain = Drain()
         self._transport: asyncio.Transport | None = None
         self._replies: list[bytes] = []
         self._turning = False  # `_turn` is due
@@ -113,12 +116,19 @@ class S3pConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.deadline = self._listener.now + _LINGER_S if self._lingering else 0.0
+        self.deadline = 0.0
+        if self._lingering or self._closing:
+            self._watch_drain()  # there is a rest that must be taken as well
         self._work()
+
+    def _watch_drain(self) -> None:
+        """From now on the client has to take something in time."""
+        self._drain.watch(self._transport)
+        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
 
     def eof_received(self) -> bool:
         """The client has said all it had to say; it still gets its replies."""
@@ -336,7 +346,9 @@ class S3pConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the error on its way."""
         self._lingering = True
-        self.deadline = self._listener.now + _LINGER_S
+        if not self._paused:
+            self._drain.watch_later()
+            self.deadline = self._listener.now + _LINGER_S
         transport = self._transport
         if transport is None:
             return
@@ -350,17 +362,21 @@ class S3pConnection(asyncio.Protocol):
 
     def timed_out(self) -> None:
         """The deadline has passed."""
-        if self._paused or self._lingering or self._closing:
-            self.abort()
-        else:
+        if self._transport is None:
+            return
+        if not (self._paused or self._lingering or self._closing):
             self.close()
+        elif self._drain.has_moved(self._transport):
+            self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        else:
+            self.abort()
 
     def close(self) -> None:
         """Close when everything is sent; a client that does not take it is dropped."""
         self._flush()
         self._closing = True
         self._taking = False
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
         if self._transport is not None:
             self._transport.close()
 

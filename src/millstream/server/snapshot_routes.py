@@ -13,7 +13,6 @@ from ..model.records import Snapshot
 from ..model.replies import Outcome, Receipt
 from ..node import Stream
 from ..node.clearing import clear_away
-from ..node.node import Node
 from ..node.snapshots import message_batches, new_object_name, snapshot_pieces
 from ..node.writer import Answer
 from ..protocol.http import headers as h
@@ -39,10 +38,9 @@ from .compression import Piece, compressed, wanted_encoding
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
-from .streamed import StreamedAnswer
+from .streamed import Politeness, StreamedAnswer
 
-_REST_S = 0.035
-_BUSY_COMMITS = 3  # since the last megabyte: others write
+_REST_S = 0.035  # for each megabyte of a snapshot that comes while others write: it is taken at some 25 MB a second
 
 
 class SnapshotRoutes:
@@ -87,7 +85,7 @@ class SnapshotRoutes:
         if trouble is not None:
             raise Unavailable(trouble)
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
-        limit, rest_s = self._settings.snapshot_bytes_max, _Politeness(self._node).rest_s
+        limit, rest_s = self._settings.snapshot_bytes_max, Politeness(self._node, _REST_S).rest_s
         return ObjectSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
 
     def _check_size(self, size: int) -> None:
@@ -200,18 +198,6 @@ class SnapshotRoutes:
             async for messages in batches:
                 yield between + between.join(messages)
         yield multipart_end(boundary)
-
-
-class _Politeness:
-    """A large snapshot has time: while others write, it takes some 25 MB a second, no more."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._commits = node.writer.commits
-
-    def rest_s(self) -> float:
-        commits, self._commits = self._commits, self._node.writer.commits
-        return _REST_S if self._commits - commits >= _BUSY_COMMITS else 0.0
 
 
 def _offset(request: Request, text: str) -> int:

@@ -70,6 +70,16 @@ class CatalogReader:
         )
         return [Extent(*row) for row in rows]
 
+    def count_messages(self, number: int, start: int, end: int, limit: int) -> tuple[int, int]:
+        """How many messages the blocks hold that follow each other from `start` on, as far as they end before `end`,
+        at most so many blocks; and where the last one ends. None if no block begins at `start`."""
+        first, count, through = self._execute(
+            "SELECT min(first_offset), sum(messages), max(next_offset) FROM (SELECT * FROM extents WHERE stream = ?1"
+            " AND first_offset >= ?2 AND first_offset < ?3 AND next_offset <= ?3 ORDER BY first_offset LIMIT ?4)",
+            (number, start, end, limit),
+        ).fetchone()
+        return (count, through) if first == start else (0, start)
+
     def extent_since(self, number: int, since_ms: int) -> Extent | None:
         """The first block that holds a message committed at or after a time."""
         row = self._execute(
