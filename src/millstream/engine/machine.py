@@ -36,6 +36,7 @@ Change = tuple[Stream | Bucket | None, Fact]
 # A published fact. An append whose payload stays in memory is the record that stays with it: with both, messages of 256
 # bytes took a fifth more. Who the producer was is not told.
 Told = Fact | HotRecord
+NOTHING = facts.PartsDropped(0)  # is told of parts: nobody asks, and their payload is kept elsewhere
 
 
 class Machine:
@@ -57,7 +58,6 @@ class Machine:
         self.apps_max = apps_max  # applications one bucket remembers the transactions of
         self.streams: dict[str, Stream] = {}  # committed; a deleted one stays until the catalog knows
         self.buckets: dict[str, Bucket] = {}
-        self.uploads: dict[int, list[bytes]] = {}
         # Of streams that the catalog may not have yet: created since the last cut, and before it but in a checkpoint
         # that is still under way.
         self.new_keys = NewKeys()
@@ -74,7 +74,18 @@ class Machine:
 
     @property
     def hot_bytes(self) -> int:
+        """Payload that streams have in memory, and bodies on their way to them."""
         return self._hot.bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Payload in memory, that of streams that have lost it included; a checkpoint frees it."""
+        return self._hot.held_bytes
+
+    @property
+    def uploads(self) -> dict[int, list[bytes]]:
+        """Parts of bodies that no append has named yet."""
+        return self._hot.uploads
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -257,6 +268,7 @@ class Machine:
                 subject.settle()
             else:
                 self.apply_upload(fact, sequence)  # type: ignore[arg-type]
+                remembered = NOTHING
             told.append(remembered)
         return told
 
@@ -301,7 +313,7 @@ class Machine:
         elif fact.stored is not None:
             self._hot.keep_stored(stream, fact, sequence, at_ms)
         elif fact.upload is not None:
-            self._hot.keep_upload(stream, fact, sequence, at_ms, b"".join(self.uploads.pop(fact.upload)))
+            self._hot.keep_upload(stream, fact, sequence, at_ms)
         if fact.producer is not None:
             _remember(stream, fact.producer)
         if stream.lease is not None:
@@ -317,12 +329,13 @@ class Machine:
 
     def apply_upload(self, fact: facts.UploadFact, sequence: int) -> None:
         if isinstance(fact, facts.PartsDropped):
-            self.uploads.pop(fact.upload, None)
-        elif fact.upload == 0:
-            self.uploads[sequence] = [fact.payload]
-        elif fact.upload in self.uploads:
-            self.uploads[fact.upload].append(fact.payload)
+            self.drop_upload(fact.upload)
+        elif fact.upload == 0 or fact.upload in self.uploads:
+            self._hot.add_part(fact.upload or sequence, fact.payload)
         # Else a replay has begun in the middle of an upload, which therefore has been sealed or dropped long since.
+
+    def drop_upload(self, upload: int) -> None:
+        self._hot.take_upload(upload)
 
     def _settle_bucket(self, key: str, fact: Fact, sequence: int, at_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
@@ -408,11 +421,13 @@ class Machine:
         will have it in the catalog."""
         cut = self._dirty, self._dirty_buckets
         self._dirty, self._dirty_buckets, self._cut_sequence = [], [], sequence
+        self._hot.cut(sequence)
         self.saving_keys, self.new_keys = self.new_keys, NewKeys()
         return cut
 
     def cut_is_saved(self) -> None:
         """The catalog has everything up to the last cut."""
+        self._hot.cut_is_saved()
         self.saving_keys = NewKeys()
 
     def checkpointed(self, stream: Stream, sequence: int, at_most: int = 1 << 60) -> int:

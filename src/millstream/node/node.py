@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..engine.machine import Machine, deadline_ms
+from ..engine.machine import NOTHING, Machine, deadline_ms
 from ..engine.reading import resolve_offset
 from ..engine.state import Stream
 from ..model.commands import Command, Touch
@@ -52,7 +52,6 @@ log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
 _STAGING_NICENESS = 5
-_UNKNOWN_SIZE = 1 << 30
 _UNAPPLIED_FACTOR = 3  # checkpoints' worth of facts that may wait before writes are held back
 
 
@@ -124,7 +123,7 @@ class Node:
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
-            self.recent.add(*batch, [fact for _, fact in batch.changes], size=_UNKNOWN_SIZE)
+            self.recent.add(*batch, [NOTHING if subject is None else fact for subject, fact in batch.changes])
         recovered.replayed.clear()
         self.writer = Writer(
             self.machine,
@@ -192,8 +191,8 @@ class Node:
                 limits.transaction_bytes_max,
                 limits.low_space_bytes,
             ),
-            self.leases,
             leftovers,
+            lambda: self.leases.held().transactions_below,
         )
         transactions.on_committed = self._transaction_committed
         self.upkeep.on_cooled = transactions.cooled
@@ -290,8 +289,8 @@ class Node:
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
-        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told, len(batch.buffer))
-        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told)
+        if self.machine.held_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
@@ -315,7 +314,7 @@ class Node:
                 f"{self.limits.low_space_bytes >> 20} MiB. Free some space; they resume by themselves.",
                 code="disk_nearly_full",
             )
-        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+        if self.machine.held_bytes > self.limits.hot_bytes_max:
             return Unavailable("Too much is waiting to be moved to segments. Try again soon.", code="write_pressure")
         if self.upkeep.unapplied > _UNAPPLIED_FACTOR * self.limits.checkpoint_records:
             return Unavailable("Checkpoints lag behind the writes. Try again soon.", code="write_pressure")

@@ -91,7 +91,7 @@ def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, cloc
             elif isinstance(fact, facts.PartStored | facts.PartsDropped):
                 machine.apply_upload(fact, sequence)
             elif isinstance(fact, facts.Appended) and fact.upload is not None:
-                machine.uploads.pop(fact.upload, None)
+                machine.drop_upload(fact.upload)
             sequence += 1
         if changes:
             replayed.append(Replayed(sequence - len(changes), batch.at_ms, changes))

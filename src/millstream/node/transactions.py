@@ -35,7 +35,6 @@ from ..storage.transactions.objects import decode_additions, object_name, read_a
 from ..storage.transactions.parts import PartHead, part_name
 from .clearing import clear_away
 from .clock import WallClock
-from .leases import LeaseBook
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
@@ -79,8 +78,8 @@ class Transactions:
         stager: StagingWorker,
         merger: StagingWorker,
         limits: TransactionLimits,
-        leases: LeaseBook,
         leftovers: Leftovers,
+        held: Callable[[], int] = lambda: 0,
     ) -> None:
         self._machine = machine
         self._writer = writer
@@ -89,7 +88,7 @@ class Transactions:
         self._stager = stager
         self._merger = merger  # of its own: a commit does not wait for gigabytes that somebody stages
         self._limits = limits
-        self._leases = leases
+        self._held = held  # leases hold the objects below this number
         self.parts = StagedParts()
         self.stored = set(leftovers.objects)  # the transactions' objects that are there
         self._preparing: set[int] = set()  # those among them that no fact names yet
@@ -330,7 +329,7 @@ class Transactions:
             await asyncio.sleep(0)
         garbage = self.stored - self._machine.objects.keys() - self._preparing
         if garbage:
-            held_below = self._leases.held().transactions_below  # asked for after the garbage is known, see `leases`
+            held_below = self._held()  # asked for after the garbage is known, see `leases`
             for number in [number for number in garbage if number >= held_below]:
                 await self._remove_object(number)
 

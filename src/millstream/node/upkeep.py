@@ -142,7 +142,7 @@ class Upkeep:
         return (
             records >= limits.checkpoint_records
             or self.bytes_since_cut >= limits.checkpoint_bytes
-            or self._machine.hot_bytes >= limits.hot_bytes_max // 2
+            or self._machine.held_bytes >= limits.hot_bytes_max // 2
             or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
         )
 

@@ -18,6 +18,7 @@ from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE, head, options_lines, write_lines, write_status
+from .descriptors import TOLD_MAX
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,10 @@ class HttpConnection(RequestReceiver):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class; it has all of one's methods
         self._transport.set_write_buffer_limits(high=256 << 10)
-        if not self._listener.admit(self):
+        over = self._listener.admit(self)
+        if over > TOLD_MAX:
+            self.abort()
+        elif over > 0:
             self._reject(503, "too_many_connections", "The server has as many connections as it takes. Try again.")
 
     def connection_lost(self, error: Exception | None) -> None:

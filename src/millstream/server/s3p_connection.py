@@ -22,6 +22,7 @@ from ..protocol.s3p.commands import AppendRecords, CreateStream, DeleteStream, R
 from ..protocol.s3p.decoder import Decoder
 from ..protocol.s3p.error_table import code_of, message_of
 from ..protocol.s3p.replies import OK, error_reply, id_reply
+from .descriptors import TOLD_MAX
 from .draining import Drain
 
 if TYPE_CHECKING:
@@ -100,7 +101,10 @@ class S3pConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class; it has all of one's methods
         self._transport.set_write_buffer_limits(high=256 << 10)
-        if not self._listener.admit(self):
+        over = self._listener.admit(self)
+        if over > TOLD_MAX:
+            self.abort()
+        elif over > 0:
             self.fail(Unavailable("the server has as many connections as it takes; try again later"))
         elif self._listener.handlers is None:
             self.fail(Unavailable("the server recovers its data; try again soon"))
