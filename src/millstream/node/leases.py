@@ -123,9 +123,9 @@ class LeaseBook:
         os.replace(temporary, self._path)
 
 
-def held_now(folder: Path, now_ms: int) -> Held:
+def held_now(folder: Path, lease_ms: int) -> Held:
     """The upkeep process' side: what living leases hold."""
-    leases = [lease for lease in _read(folder / FILE) if lease.expires_at_ms > now_ms]
+    leases = [lease for lease in _read(folder / FILE) if lease.expires_at_ms > lease_ms]
     return Held(
         max((lease.segments_below for lease in leases), default=0),
         max((lease.archives_below for lease in leases), default=0),

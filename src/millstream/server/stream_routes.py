@@ -248,7 +248,7 @@ class StreamRoutes:
         stream_id = self.node.stream_id(stream.number)
         lines, etag = read_lines(stream, stream_id, cut.start, cut.end)
         if query.live is not None and not (stream.closed and cut.end == stream.tail):
-            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
+            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.commit_ms(), query.cursor)
         content, pieces = content_lines(stream.content_type), self._body(stream, cut)
         if query.offset == NOW:
             conn.respond(200, lines + NO_STORE + content, pieces)
