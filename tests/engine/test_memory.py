@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.world import KEY, START_MS, World, append, close, create, delete, snapshot, stream_record
+from tests.engine.world import KEY, World, append, close, create, delete, snapshot, stream_record
 
 from millstream.engine.reading import cut_hot
 from millstream.model.commands import Body, DeleteBucket
@@ -138,34 +138,34 @@ def test_a_stream_that_was_asked_for_lately_stays(world):
     world.checkpoint()
     world.machine.coarse_s = 10
     world.stream()
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 10, START_MS)
-    assert world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 11, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 10)
+    assert world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 11)
 
 
 def test_a_stream_the_catalog_does_not_have_stays(world):
     stream = world.stream()
-    assert not world.machine.evict_idle(stream, sequence(world) - 1, 1, START_MS)
+    assert not world.machine.evict_idle(stream, sequence(world) - 1, 1)
 
 
 def test_a_stream_with_hot_payload_stays(world):
-    assert not world.machine.evict_idle(world.stream(), sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.stream(), sequence(world), 1)
 
 
 def test_a_stream_with_something_in_flight_stays(world):
     world.checkpoint()
     world.decide(append())
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1)
 
 
 def test_a_stream_with_followers_stays(world):
     world.checkpoint()
     world.stream().followers = [object()]
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1)
 
 
 def test_a_deleted_stream_is_not_evicted_but_checkpointed_away(world):
     world.do(delete())
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1)
 
 
 def test_a_deleted_bucket_leaves_with_its_checkpoint(world):

@@ -60,6 +60,7 @@ GOLDEN: list[tuple[Fact, str]] = [
     ),
     (facts.TransactionsForgotten("shop", "etl"), "93 10 a4 73686f70 a3 65746c"),
     (facts.ContentTypeTaken(3, "a/b"), "93 12 03 a3 612f62"),
+    (facts.ClockRead(1_700_000_000_000, 5), "93 11 cf0000018bcfe56800 05"),
     (facts.BucketChanged("shop", BucketSettings()), "93 0b a4 73686f70 95 c0 c0 c0 c0 a6 7075626c6963"),
 ]
 OLDER: list[tuple[Fact, str]] = [
@@ -123,6 +124,7 @@ one_of_each = {
     ),
     facts.TransactionsForgotten: st.builds(facts.TransactionsForgotten, words, words),
     facts.ContentTypeTaken: st.builds(facts.ContentTypeTaken, numbers, words),
+    facts.ClockRead: st.builds(facts.ClockRead, numbers, numbers),
 }
 any_facts = st.lists(st.one_of(*one_of_each.values()), max_size=6)
 

@@ -148,7 +148,7 @@ async def test_a_helper_whose_server_was_killed_ends_without_a_word(tmp_path):
     async with Rig(tmp_path) as rig:
         await rig.create("box/a", BYTES, b"x")
         through = rig.node.writer.committed_sequence
-    assignment = Assignment(str(tmp_path), 1 << 17, 8, os.getpid(), 3600.0, 1 << 30)
+    assignment = Assignment(str(tmp_path), 1 << 17, 8, os.getpid(), 3600.0, 1 << 30, 0)
     command = [sys.executable, "-m", "millstream.node.upkeep_process", msgspec.json.encode(assignment).decode()]
     pipe = asyncio.subprocess.PIPE
     helper = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)

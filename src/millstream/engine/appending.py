@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream if stream.pending is None else stream.overlay()
     body = command.body
     close_only = not body.payload and body.upload is None and body.fault is None

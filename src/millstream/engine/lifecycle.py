@@ -28,7 +28,7 @@ def decide_create(machine: Machine, command: Create, now_ms: int, changes: list[
     if bucket is not None and bucket.settings is not DEFAULT_BUCKET_SETTINGS:
         command = _with_defaults(command, bucket.settings)
     stream = machine.find(command.key)
-    if stream is not None and machine.is_live(stream, now_ms):
+    if stream is not None and machine.is_live(stream):
         return _on_existing(machine, stream.view(), command)
     if command.if_match is not None:
         raise PreconditionFailed("There is no stream to match that ETag. Create it without If-Match.")
@@ -134,7 +134,7 @@ def _differs(how: str) -> Conflict:
 
 
 def decide_delete(machine: Machine, command: Delete, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream.view()
     if command.if_match is not None:
         check_if_match(machine, view, command.if_match)
@@ -146,7 +146,7 @@ def decide_expire(machine: Machine, command: Expire, now_ms: int, changes: list[
     stream = machine.find(command.key)
     if stream is not None and stream.number == command.number:
         view = stream.view()
-        if not view.deleted and not machine.is_live(stream, now_ms):
+        if not view.deleted and not machine.is_live(stream):
             machine.admit(stream, facts.StreamExpired(view.number), now_ms, changes)
             return Receipt(Outcome.EXPIRED, view.number, view.tail, view.closed, view.content_type)
     return _NOTHING
@@ -154,10 +154,10 @@ def decide_expire(machine: Machine, command: Expire, now_ms: int, changes: list[
 
 def decide_touch(machine: Machine, command: Touch, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.find(command.key)
-    if stream is not None and stream.number == command.number and machine.is_live(stream, now_ms):
+    if stream is not None and stream.number == command.number and machine.is_live(stream):
         view = stream.view()
         lease = view.lease
-        if lease is not None and lease.sliding and now_ms - lease.renewed_ms >= lease.thinning_ms():
+        if lease is not None and lease.sliding and now_ms + machine.shift_ms - lease.renewed_ms >= lease.thinning_ms():
             machine.admit(stream, facts.Touched(view.number), now_ms, changes)
             return Receipt(Outcome.TOUCHED, view.number, view.tail, view.closed, view.content_type)
     return _NOTHING

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 REASONS_MAX = 100
 
+Found = tuple[Stream | None, bool]
+
 
 def decide_transaction(machine: Machine, command: CommitTransaction, now_ms: int, changes: list[Change]) -> Receipt:
     bucket = _existing_bucket(machine, command.bucket)
@@ -37,11 +39,11 @@ def decide_transaction(machine: Machine, command: CommitTransaction, now_ms: int
             code="too_many_apps",
         )
     content_type = command.content_type or bucket.settings.content_type or DEFAULT_CONTENT_TYPE
-    streams = _checked_streams(machine, command, content_type, now_ms)
+    streams = _checked_streams(machine, command, content_type)
     # Every check lies behind us: from here on facts are admitted, and a command's facts stand or fall together.
     created = 0
-    for addition, stream in zip(command.additions, streams, strict=True):
-        if stream is None or not machine.is_live(stream, now_ms):
+    for addition, (stream, is_live) in zip(command.additions, streams, strict=True):
+        if stream is None or not is_live:
             key = f"{command.bucket}/{addition.stream}"
             stream = _create(machine, key, stream, content_type, bucket.settings.ttl_s, now_ms, changes)
             created += 1
@@ -84,17 +86,16 @@ def _existing_bucket(machine: Machine, name: str) -> BucketRecord:
     return bucket
 
 
-def _checked_streams(
-    machine: Machine, command: CommitTransaction, content_type: str, now_ms: int
-) -> list[Stream | None]:
-    """The streams to append to; None, or one whose time is up, where it has to be created."""
-    streams: list[Stream | None] = []
+def _checked_streams(machine: Machine, command: CommitTransaction, content_type: str) -> list[Found]:
+    """The streams to append to, and whether each is alive; otherwise it has to be created."""
+    streams: list[Found] = []
     reasons: list[Reason] = []
     refused = 0
     for addition in command.additions:
         stream = machine.find(f"{command.bucket}/{addition.stream}")
-        streams.append(stream)
-        if stream is None or not machine.is_live(stream, now_ms):
+        is_live = stream is not None and machine.is_live(stream)  # asked once: time goes on
+        streams.append((stream, is_live))
+        if stream is None or not is_live:
             reason = _objection_to_new(command, addition, content_type)
         else:
             reason = _objection(stream.view(), addition, command.content_type)

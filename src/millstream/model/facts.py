@@ -160,6 +160,14 @@ class TransactionsForgotten(msgspec.Struct, frozen=True, array_like=True, tag=16
     app: str
 
 
+class ClockRead(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
+    """The machine's clock was set: how leases' time lies to the wall clock, and to the time of the batch that this fact
+    is the first of."""
+
+    wall_ms: int
+    lease_ms: int
+
+
 class ContentTypeTaken(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
     """A stream that was created without a content type has that of its first append, which follows in the batch."""
 
@@ -172,7 +180,7 @@ StreamFact = (
     Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished | ContentTypeTaken
 )
 UploadFact = PartStored | PartsDropped
-Fact = BucketFact | StreamCreated | StreamFact | UploadFact
+Fact = BucketFact | StreamCreated | StreamFact | UploadFact | ClockRead
 
 
 def size_of(fact: Appended) -> int:

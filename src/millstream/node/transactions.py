@@ -34,7 +34,7 @@ from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import decode_additions, object_name, read_additions
 from ..storage.transactions.parts import PartHead, part_name
 from .clearing import clear_away
-from .clock import WallClock
+from .clock import Clock
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
@@ -74,7 +74,7 @@ class Transactions:
         machine: Machine,
         writer: Writer,
         objects: LocalObjects,
-        clock: WallClock,
+        clock: Clock,
         stager: StagingWorker,
         merger: StagingWorker,
         limits: TransactionLimits,
@@ -161,7 +161,7 @@ class Transactions:
     ) -> StagedPart | None:
         """Make a part of a body that lies in the object store; None when its version is committed meanwhile."""
         created_ms = self._machine.visible_bucket(bucket).created_ms
-        head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
+        head = PartHead(bucket, created_ms, app, version, part, self._clock.lease_ms())
         number = self._next_number()
         self.check_room(await asyncio.to_thread(self._objects.size, body))
         report = await self._stager.run(StageJob(body, is_arrow, number, head))
@@ -334,7 +334,7 @@ class Transactions:
                 await self._remove_object(number)
 
     def _is_outdated(self, head: PartHead) -> bool:
-        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.now_ms():
+        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.lease_ms():
             return True
         bucket = self._machine.find_bucket(head.bucket)
         if bucket is None or bucket.deleted or bucket.created_ms != head.bucket_ms:
@@ -355,7 +355,7 @@ class Transactions:
 
     def _next_number(self) -> int:
         """A number that no part and no object has had. It tells about when it was given."""
-        self._last_number = max(self._last_number + 1, self._clock.now_ms())
+        self._last_number = max(self._last_number + 1, self._clock.lease_ms())
         return self._last_number
 
     def _lock(self, app: App) -> asyncio.Lock:

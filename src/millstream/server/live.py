@@ -84,7 +84,7 @@ def send_nothing_new(routes: StreamRoutes, conn: HttpConnection, stream: Stream,
     """The 204 of a long-poll: at the tail, and perhaps at the end."""
     lines, _ = read_lines(stream, routes.node.stream_id(stream.number), stream.tail, stream.tail)
     if not stream.closed:
-        lines += b"Stream-Cursor: %d\r\n" % next_cursor(routes.node.clock.now_ms(), query.cursor)
+        lines += b"Stream-Cursor: %d\r\n" % next_cursor(routes.node.clock.commit_ms(), query.cursor)
     conn.respond(204, lines + NO_STORE)
 
 
@@ -113,7 +113,7 @@ class EventFeed(EventResponse):
         self._stream = stream
         self._content_type = stream.content_type
         self._offset = start
-        self._least_cursor = next_cursor(routes.node.clock.now_ms(), query.cursor)
+        self._least_cursor = next_cursor(routes.node.clock.commit_ms(), query.cursor)
 
     def start(self) -> None:
         lines = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n" + SANDBOX
@@ -185,7 +185,8 @@ class EventFeed(EventResponse):
 
     def _cursor(self) -> int:
         """Of the interval we are in, but never less than what this client was given."""
-        return max(self._least_cursor, interval(self._routes.node.clock.now_ms()))
+        self._least_cursor = max(self._least_cursor, interval(self._routes.node.clock.wall_ms()))
+        return self._least_cursor
 
     def _leave_followers(self) -> None:
         self._routes.node.followers.leave(self._stream, self)

@@ -263,7 +263,7 @@ class StreamRoutes:
         """What an answer says about its range, and the range's tag; none for what came after `now`."""
         lines, etag = read_lines(stream, self.node.stream_id(stream.number), start, end)
         if query.live is not None and not (stream.closed and end == stream.tail):
-            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
+            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.commit_ms(), query.cursor)
         if query.offset == NOW:
             return lines + NO_STORE, ""
         seconds_left = None if stream.lease is None else self.node.seconds_left(stream)

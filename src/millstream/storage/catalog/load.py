@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from ...model.records import BucketRecord, Extent, StreamRecord
+from ...model.timeline import Timeline
 from .archives import ArchiveShelf
-from .schema import SELECT_STREAMS, connect, stream_of
+from .schema import SELECT_STREAMS, connect, read_timeline, stream_of
 
 _MAPPED_BYTES_MAX = 1 << 30
 # In the order of the fields.
@@ -128,6 +129,9 @@ class CatalogReader:
     def state(self, name: str) -> int | None:
         row = self._execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else int(row[0])
+
+    def timeline(self) -> Timeline:
+        return read_timeline(self._connection)
 
     def segment_bytes(self) -> tuple[int, int, int]:
         """How many segments there are, their bytes, and how many of those are live."""
