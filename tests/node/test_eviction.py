@@ -39,7 +39,7 @@ async def test_a_stream_comes_back_with_all_its_state(tmp_path):
         assert await rig.content("box/a") == b"onetwo"
         await rig.append("box/a", b"three")
         assert await rig.content("box/a") == b"onetwothree"
-        with pytest.raises(Conflict, match="Stream-Seq must grow"):
+        with pytest.raises(Conflict, match="Stream-Seq is a growing sequence"):
             await rig.append("box/a", b"x", stream_seq="s1")
 
 
