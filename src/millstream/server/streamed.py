@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from ..model.errors import CorruptData, MillstreamError
+from ..model.errors import CorruptData, MillstreamError, StorageError
 from ..node.node import Node
 from .http_connection import HttpConnection
 
@@ -87,7 +87,8 @@ class StreamedAnswer:
                 raise
             return False  # the client is gone: nobody is left to be told
         except MillstreamError as error:
-            log.warning("A long answer was cut off: %s", error.message)
+            level = logging.ERROR if isinstance(error, StorageError) else logging.WARNING
+            log.log(level, "A long answer was cut off: %s", error.message)
             self._conn.abort()
             return False
         except BaseException:
