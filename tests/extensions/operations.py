@@ -165,6 +165,9 @@ class Operations(RuleBasedStateMachine):
     def _etag(self, known: ModelStream | None, right: bool) -> str:
         if known is None or not right:
             return '"nothing"'
+        if known.stream_id is None:  # a transaction has made it
+            name = next(name for name, stream in self.model.streams.items() if stream is known)
+            known.stream_id = self.send("HEAD", self.url(name), status=200).headers["stream-id"]
         return f'"{known.stream_id}:{known.tail}{":c" if known.closed else ""}"'
 
     def _is_duplicate(self, known: ModelStream, producer: tuple[str, int, int]) -> bool:

@@ -1,9 +1,10 @@
-"""A node against a dictionary: whatever is asked, checkpointed, merged, evicted or restarted, they agree."""
+"""A node against a dictionary: whatever is asked, checkpointed, merged, evicted, expired or restarted, they agree."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +12,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
-from millstream.model.commands import Append, Body, Create, Delete
+from millstream.model.commands import Append, Body, Create, Delete, Expire
 from millstream.model.errors import BadRequest, Fenced, NotFound, SequenceGap
 from millstream.model.etags import state_etag
 from millstream.model.facts import Producer
-from millstream.model.replies import Receipt
+from millstream.model.replies import Outcome, Receipt
 
-from .rig import BYTES, JSON, Rig, body_of
+from .rig import BYTES, JSON, TINY, Rig, body_of
+from .times import time_in_hand
 
-KEYS = ("box/a", "box/b", "other/c")
+KEYS = ("box/a", "box/b", "box/d", "other/c")
+HOT_STREAMS_MAX = 1
+TTL_S = 100
+PASSES_S = 30  # so that nobody is asked in the tenth of a TTL by which a stream may live longer after a restart
 keys = st.sampled_from(KEYS)
 kinds = st.sampled_from((BYTES, JSON))
 sizes = st.sampled_from((1, 3, 20, 90, 300))
@@ -43,6 +49,7 @@ class Expected:
     closed: bool = False
     closed_by: tuple | None = None
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    idle_s: int | None = None  # since it was written to, if it has a TTL
 
     @property
     def content(self):
@@ -152,9 +159,12 @@ class NodeAndDictionary(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.Runner()
-        self.rig = Rig(Path(self.folder.name))
+        self.clocks = ExitStack()
+        self.time = self.clocks.enter_context(time_in_hand())
+        self.rig = Rig(Path(self.folder.name), replace(TINY, hot_streams_max=HOT_STREAMS_MAX))
         self.run(self._opened())
         self.model = Model()
+        self.lapsed: dict[str, int] = {}  # streams whose time is up and for which nobody has come yet, by number
         self.staged: list[tuple[int, str, str, list[bytes]]] = []
         self.written = 0
 
@@ -172,6 +182,7 @@ class NodeAndDictionary(RuleBasedStateMachine):
         finally:
             self.run(self.rig.node.close())
             self.loop.close()
+            self.clocks.close()
             self.folder.cleanup()
 
     # -- asking
@@ -200,13 +211,28 @@ class NodeAndDictionary(RuleBasedStateMachine):
 
     def create_command(self, key, kind, sizes, closed, producer):
         messages = self.messages(kind, sizes) if sizes else []
-        expected = self.model.create(key, kind, messages, closed, producer)
+        expected = self.created(key, self.model.create(key, kind, messages, closed, producer))
         return Create(key, kind, closed=closed, body=body(kind, messages), producer=producer), expected
 
     def append_command(self, key, kind, sizes, closes, producer):
         messages = self.messages(kind, sizes) if sizes else []
-        expected = self.model.append(key, kind, messages, closes, producer)
+        expected = self.appended(key, kind, messages, closes, producer)
         return Append(key, kind, body(kind, messages), closes, producer), expected
+
+    def created(self, key, expected):
+        if expected[0] == "created":
+            self.lapsed.pop(key, None)
+        is_leased = expected[0] == "existed" and self.model.streams[key].idle_s is not None
+        return ("stream_exists",) if is_leased else expected  # we ask for no TTL
+
+    def appended(self, key, kind, messages, closes, producer):
+        """What changes a stream renews it."""
+        stream = self.model.streams.get(key)
+        before = (stream.tail, stream.closed) if stream is not None else None
+        expected = self.model.append(key, kind, messages, closes, producer)
+        if stream is not None and stream.idle_s is not None and (stream.tail, stream.closed) != before:
+            stream.idle_s = 0
+        return expected
 
     async def _answers(self, commands):
         """Ask for all of it in one turn of the loop."""
@@ -220,11 +246,13 @@ class NodeAndDictionary(RuleBasedStateMachine):
     # -- rules: writing
 
     @initialize()
-    def begin_with_two_streams(self):
+    def begin_with_some_streams(self):
         self.ask(
             self.create_command("box/a", BYTES, [], False, None),
             self.create_command("box/b", JSON, [], False, None),
         )
+        self.create_for_a_while("box/d", JSON)
+        self.create_for_a_while("other/c", BYTES)
 
     @rule(
         key=keys,
@@ -319,7 +347,7 @@ class NodeAndDictionary(RuleBasedStateMachine):
     def append_what_was_staged(self, name, move):
         upload, key, kind, messages = self.staged.pop(0)
         producer = None if name is None else self.stamp(key, name, move)
-        expected = self.model.append(key, kind, messages, False, producer)
+        expected = self.appended(key, kind, messages, False, producer)
         body = Body(b"", list(map(len, messages)), None, upload)
         self.ask((Append(key, kind, body, False, producer), expected))
         if expected[0] != "appended":
@@ -367,8 +395,33 @@ class NodeAndDictionary(RuleBasedStateMachine):
                 assert self.run(self.rig.messages(key, bytes_max=100)) == stream.messages
         for bucket in ("box", "other"):
             count = len([key for key in self.model.streams if key.startswith(bucket)])
+            lapsed = len([key for key in self.lapsed if key.startswith(bucket)])
             record = self.rig.node.machine.find_bucket(bucket)
-            assert (0 if record is None else record.streams) == count
+            assert count <= (0 if record is None else record.streams) <= count + lapsed
+
+    # -- rules: time
+
+    @rule(key=keys, kind=kinds)
+    def create_for_a_while(self, key, kind):
+        if key not in self.model.streams:
+            command, expected = self.create_command(key, kind, [3], False, None)
+            self.ask((replace(command, ttl_s=TTL_S), expected))
+            self.model.streams[key].idle_s = 0
+
+    @rule(steps=st.sampled_from((1, 2, 4)), is_swept=rarely)
+    def time_passes(self, steps, is_swept):
+        numbers = {key: self.rig.stream(key).number for key in self.model.streams}
+        self.time.pass_s(steps * PASSES_S)
+        for key, stream in list(self.model.streams.items()):
+            if stream.idle_s is not None:
+                stream.idle_s += steps * PASSES_S
+                if stream.idle_s >= TTL_S:
+                    del self.model.streams[key]
+                    self.lapsed[key] = numbers[key]
+        if is_swept:
+            answers = self.run(self._answers([Expire(key, number) for key, number in self.lapsed.items()]))
+            assert all(answer.outcome is Outcome.EXPIRED for answer in answers)
+            self.lapsed.clear()
 
     # -- rules: what happens behind the scenes
 
@@ -384,9 +437,15 @@ class NodeAndDictionary(RuleBasedStateMachine):
     def checkpoint_and_evict(self):
         self.rig.checkpoint()
         self.rig.evict()
-        assert self.rig.node.machine.streams == {}
+        assert self.rig.node.machine.streams.keys() <= self.lapsed.keys()
         on_their_way = sum(len(part) for parts in self.rig.node.machine.uploads.values() for part in parts)
         assert self.rig.node.machine.hot_bytes == on_their_way
+
+    @rule()
+    def checkpoint_and_keep_to_the_limit(self):
+        self.rig.checkpoint()
+        self.run(self.rig.node.upkeep._evict())
+        assert len(self.rig.node.machine.streams.keys() - self.lapsed.keys()) <= HOT_STREAMS_MAX
 
     @rule()
     def checkpoint_that_the_server_has_not_heard_of(self):
