@@ -71,7 +71,7 @@ class StreamRoutes:
         elif method == b"HEAD":
             self._head(conn, request, key)
         elif method == b"DELETE":
-            self.node.submit(delete_command(key), lambda answer: self._deleted(conn, answer))
+            self.node.submit(delete_command(request, key), lambda answer: self._deleted(conn, answer))
         else:
             conn.respond_not_allowed(METHODS)
 

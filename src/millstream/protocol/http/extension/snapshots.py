@@ -9,8 +9,7 @@ from ....model.errors import BadRequest
 from ....model.media import DEFAULT_CONTENT_TYPE
 from ....model.offsets import BEGINNING, NOW, parse_offset
 from ....model.records import Snapshot, StreamRecord
-from .. import headers as h
-from ..requests import Request, parameters
+from ..requests import Request, check_write, content_type_of, parameters
 from ..responses import NO_STORE, content_lines
 
 SNAPSHOT = "snapshot"
@@ -40,7 +39,8 @@ def refuse_live(query: bytes) -> None:
 def publish_command(
     request: Request, key: str, offset: int, digest: bytes, payload: bytes, size: int, name: str | None
 ) -> PublishSnapshot:
-    content_type = request.headers.get(h.CONTENT_TYPE, b"").decode("latin-1").strip() or DEFAULT_CONTENT_TYPE
+    check_write(request.headers)
+    content_type = content_type_of(request.headers) or DEFAULT_CONTENT_TYPE
     return PublishSnapshot(key, offset, content_type, size, digest, payload, name, parse_trims(request.query))
 
 
