@@ -48,6 +48,7 @@ class ServerProcess:
         self.log_path = folder / "server.log"
         self.settings = dict(settings)
         self._process: subprocess.Popen[bytes] | None = None
+        self._was_killed = False
 
     @property
     def url(self) -> str:
@@ -66,28 +67,43 @@ class ServerProcess:
         assert not self.is_running, "the server runs already"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, env=clean_environment())
+        self._was_killed = False
         try:
             self._wait_until_ready(time.monotonic() + ready_timeout_s)
         except BaseException:
-            self.stop()
+            self.kill()
             raise
 
     def stop(self) -> int | None:
-        """Ask politely, then insist. Returns the exit code (negative: the signal that ended it)."""
+        """Ask politely. Fails if the server does not end by itself, in time and with 0, or had an accident before.
+
+        Returns the exit code: one that the test has killed is dead already, and only its log is examined.
+        """
         if self._process is None:
             return None
-        if self._process.poll() is None:
+        if self.is_running:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_TIMEOUT_S)
+            code = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return self.kill()
+            self.kill()
+            pytest.fail(f"the server had not stopped after {STOP_TIMEOUT_S} s; its log:\n{self.log()[-4000:]}")
+        expected = -signal.SIGKILL if self._was_killed else 0
+        assert code == expected, f"the server exited with {code}; its log:\n{self.log()[-4000:]}"
+        self.check_log()
+        return code
 
     def kill(self) -> int:
         """SIGKILL: the server gets no chance to save anything."""
         assert self._process is not None, "the server has not been started"
+        self._was_killed = self.is_running
         self._process.kill()
         return self._process.wait(STOP_TIMEOUT_S)
+
+    def check_log(self) -> None:
+        """No server and no helper had an accident that nobody thought of, not even while it died."""
+        before, found, after = self.log().partition("Traceback")
+        assert not found, before[-1000:] + found + after[:5000]
 
     def restart(self, settings: Mapping[str, object] | None = None) -> None:
         """Stop if need be, then start on the same port and data, with changed settings if any are given."""
@@ -157,19 +173,15 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSer
 
 
 def _starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    started: list[ServerProcess] = []
+    with contextlib.ExitStack() as started:
 
-    def start(settings: Mapping[str, object] | None = None) -> ServerProcess:
-        process = ServerProcess(tmp_path_factory.mktemp("server"), settings or {})
-        started.append(process)
-        process.start()
-        return process
+        def start(settings: Mapping[str, object] | None = None) -> ServerProcess:
+            process = ServerProcess(tmp_path_factory.mktemp("server"), settings or {})
+            started.callback(process.stop)
+            process.start()
+            return process
 
-    try:
         yield start
-    finally:
-        for process in started:
-            process.stop()
 
 
 def find_program(name: str, wanted: str, home: str | None, version_flag: str, newest_known_bad: int) -> Path:

@@ -249,8 +249,8 @@ def close(key: str = KEY, **fields: object) -> Append:
     return append(b"", key, None, closes=True, **fields)
 
 
-def delete(key: str = KEY) -> Delete:
-    return Delete(key)
+def delete(key: str = KEY, **fields: object) -> Delete:
+    return Delete(key, **fields)  # type: ignore[arg-type]
 
 
 def expire(number: int, key: str = KEY) -> Expire:

@@ -25,10 +25,8 @@ QUICK_HISTORIES = 8
 def victim(tmp_path: Path) -> Iterator[Victim]:
     server = Victim(tmp_path, BUSY)
     server.start()
-    try:
-        yield server
-    finally:
-        server.end()
+    yield server
+    server.stop()
 
 
 def record_and_check(server: Victim, seed: int) -> History:
@@ -50,13 +48,19 @@ def tally(history: History) -> Counter[str]:
     )
 
 
+def check_worked(seen: Counter[str], histories: int) -> None:
+    """Where nobody got anywhere, and no server died amid an append, everything is linearizable."""
+    assert histories > 0
+    assert min(seen["append ok"], seen["read"]) > 12 * histories, seen
+    assert seen["append unknown"] > histories // 8, seen
+    assert seen["append refused"] >= histories // 20, seen
+
+
 def test_histories_are_linearizable(victim: Victim) -> None:
     seen = Counter[str]()
     for seed in range(QUICK_SEED, QUICK_SEED + QUICK_HISTORIES):
         seen += tally(record_and_check(victim, seed))
-    assert seen["append ok"] > 100, seen
-    assert seen["append unknown"] > 0, seen
-    assert seen["read"] > 100, seen
+    check_worked(seen, QUICK_HISTORIES)
 
 
 async def poll_and_compare(server: Victim, path: str, timeout_ms: int, until_s: float) -> int:
@@ -109,3 +113,4 @@ def test_histories_are_linearizable_for_long(victim: Victim, capsys: pytest.Capt
         seen += tally(record_and_check(victim, seed))
     with capsys.disabled():
         print(f"{count} histories are linearizable: {dict(seen)}")
+    check_worked(seen, count)

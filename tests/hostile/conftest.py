@@ -29,7 +29,7 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPro
     server = ServerProcess(tmp_path_factory.mktemp("hostile"), SMALL)
     server.start()
     yield server
-    assert server.stop() == 0, server.log()[-4000:]
+    server.stop()
 
 
 @pytest.fixture

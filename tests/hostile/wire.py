@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import select
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -42,6 +44,7 @@ class Wire:
         self._socket.settimeout(WAIT_S)
         self._socket.connect(("127.0.0.1", port))
         self._read = self._socket.makefile("rb")
+        self.is_reset = False  # the server has closed before it had taken everything
 
     def __enter__(self) -> Wire:
         return self
@@ -56,12 +59,22 @@ class Wire:
     def send(self, *pieces: bytes) -> None:
         """Each piece in a segment of its own. A server that has heard enough may close: its answer counts."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with self._noting_a_reset():
             for piece in pieces:
                 self._socket.sendall(piece)
 
     def end_sending(self) -> None:
-        self._socket.shutdown(socket.SHUT_WR)
+        with self._noting_a_reset():
+            self._socket.shutdown(socket.SHUT_WR)
+
+    @contextlib.contextmanager
+    def _noting_a_reset(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+                raise
+            self.is_reset = True
 
     def wait(self, seconds: float) -> None:
         """Until something comes, but not longer."""
@@ -89,10 +102,9 @@ class Wire:
 
     def is_ended(self) -> bool:
         """Whether the server closes the connection now, having said nothing more."""
-        try:
+        with self._noting_a_reset():
             return self._read.peek(1) == b""
-        except ConnectionResetError:
-            return True
+        return True
 
     def events(self) -> str:
         """One more chunk of an SSE response."""

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from millstream.model.commands import Append, Body, Create, Delete
 from millstream.model.errors import BadRequest, Fenced, NotFound, SequenceGap
+from millstream.model.etags import state_etag
 from millstream.model.facts import Producer
 from millstream.model.replies import Receipt
 
@@ -81,14 +82,23 @@ class Model:
         if messages and kind != stream.kind:
             return ("content_type_mismatch",)
         refusal = self._producer_says(stream, producer)
+        if refusal is not None and refusal[0] == "duplicate" and closes:
+            stream.closed, stream.closed_by = True, (producer.id, producer.epoch, producer.seq)
+            return ("duplicate", stream.tail, True)
         if refusal is not None:
             return refusal
         self._write(stream, messages, closes, producer)
         return ("appended" if messages else "closed", stream.tail, stream.closed)
 
-    def delete(self, key):
-        stream = self.streams.pop(key, None)
-        return ("not_found",) if stream is None else ("deleted", stream.tail, stream.closed)
+    def delete(self, key, seen=None):
+        """`seen` is the tail at which the one who deletes has seen the stream; None if that is all the same to him."""
+        stream = self.streams.get(key)
+        if stream is None:
+            return ("not_found",)
+        if seen is not None and seen != stream.tail:
+            return ("precondition_failed",)
+        del self.streams[key]
+        return ("deleted", stream.tail, stream.closed)
 
     def _on_closed(self, stream, messages, producer):
         if producer is not None and stream.closed_by == (producer.id, producer.epoch, producer.seq):
@@ -248,6 +258,17 @@ class NodeAndDictionary(RuleBasedStateMachine):
         """And mostly take the name again at once, or there would soon be nothing to write to."""
         deleted = Delete(key), self.model.delete(key)
         self.ask(deleted, *([self.create_command(key, kind, [3], False, None)] if again else []))
+
+    @rule(key=keys, behind=st.sampled_from((0, 1, 1)), sizes=st.lists(sizes, max_size=1))
+    def delete_if_nothing_has_changed(self, key, behind, sizes):
+        """By an ETag that may be older than an append which is still in flight."""
+        stream = self.model.streams.get(key)
+        if stream is None:
+            return
+        seen, closed = max(stream.tail - behind, 0), stream.closed
+        tag = state_etag(self.rig.node.stream_id(self.rig.stream(key).number), seen, closed)
+        appended = [self.append_command(key, stream.kind, [size], False, None) for size in sizes]
+        self.ask(*appended, (Delete(key, tag), self.model.delete(key, seen)))
 
     @rule(keys=st.lists(keys, min_size=2, max_size=6), data=st.data())
     def several_at_once(self, keys, data):

@@ -81,11 +81,22 @@ async def test_parts_of_a_bucket_that_was_deleted_are_not_those_of_the_next(tmp_
         assert objects_in(desk.rig, "staged") == []
 
 
+async def test_parts_of_a_deleted_bucket_go_although_older_ones_live(tmp_path):
+    async with a_desk(tmp_path) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.rig.submit(CreateBucket("other"))
+        gone = Desk(desk.rig, bucket="other")
+        await gone.stage(1, "0", ("a", 1))
+        await desk.rig.submit(DeleteBucket("other"))
+        await desk.rig.node.transactions.sweep()
+        assert len(objects_in(desk.rig, "staged")) == 1
+        await desk.commit(1, "0")
+        assert await desk.read("a") == [1]
+
+
 async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
-    async with a_desk(tmp_path, replace(TINY, lease_s=0.0), kind=RealRig) as desk:
+    async with a_desk(tmp_path, kind=RealRig) as desk:
         desk.rig.node.start()
-        transactions = desk.rig.node.transactions
-        transactions._limits = replace(transactions._limits, objects_kept_s=0)  # no read is under way here
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         assert len(objects_in(desk.rig, "transactions")) == 1
@@ -97,14 +108,34 @@ async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
         assert await desk.read("a") == [1]
 
 
-async def test_an_object_stays_for_reads_that_have_begun(tmp_path):
-    async with a_desk(tmp_path, replace(TINY, lease_s=60.0)) as desk:
+async def test_an_object_stays_for_reads_that_have_begun_and_no_longer(tmp_path):
+    async with a_desk(tmp_path, replace(TINY, lease_s=0.3)) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.commit(1, "0")
+        await asyncio.sleep(0.4)  # the commit is older than a lease
+        node = desk.rig.node
+        plan = await node.bulk.plan("shop", "", 0, node.feed.now)
+        desk.rig.checkpoint()
+        node.transactions.cooled(node.writer.committed_sequence)
+        async with node.leases.keeping(plan.lease):
+            await asyncio.sleep(0.5)  # so is this read, but its lease is renewed
+            await node.transactions.sweep()
+            rows = [row for part in plan.ranges for found in node.bulk.rows(plan, part) for row in selected(*found)]
+            assert [bytes(row.value) for row in rows if row.kind == "message"] == [b"1"]
+        await node.transactions.sweep()
+        assert objects_in(desk.rig, "transactions") == []
+
+
+async def test_a_later_read_does_not_hold_an_object_that_it_cannot_name(tmp_path):
+    async with a_desk(tmp_path) as desk:
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         desk.rig.checkpoint()
-        desk.rig.node.transactions.cooled(desk.rig.node.writer.committed_sequence)
-        await desk.rig.node.transactions.sweep()
-        assert len(objects_in(desk.rig, "transactions")) == 1
+        node = desk.rig.node
+        node.transactions.cooled(node.writer.committed_sequence)
+        await node.bulk.plan("shop", "", 0, node.feed.now)
+        await node.transactions.sweep()
+        assert objects_in(desk.rig, "transactions") == []
 
 
 async def test_feed_and_bulk_reads_show_it_before_and_behind_a_checkpoint(tmp_path):
@@ -136,7 +167,7 @@ async def test_feed_and_bulk_reads_show_it_before_and_behind_a_checkpoint(tmp_pa
 
 
 async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
-    async with a_desk(tmp_path, replace(TINY, lease_s=0.0)) as desk:
+    async with a_desk(tmp_path) as desk:
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         (used,) = objects_in(desk.rig, "transactions")

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from millstream.model.errors import NotFound
+from millstream.model.errors import CorruptData, NotFound
 from millstream.node import memory, upkeep
 from millstream.node.upkeep_process import Assignment, Request
 
@@ -190,7 +190,7 @@ async def test_memory_goes_back_to_the_machine_when_most_streams_have_left_it(tm
     assert given_back == [5]
 
 
-async def test_a_damaged_segment_stops_merges_and_not_checkpoints(tmp_path, caplog):
+async def test_a_damaged_segment_stops_neither_merges_nor_checkpoints(tmp_path, caplog):
     async with Rig(tmp_path) as rig:
         await rig.create("box/a", BYTES, b"will be damaged" * 10)
         await rig.create("box/b")
@@ -204,9 +204,16 @@ async def test_a_damaged_segment_stops_merges_and_not_checkpoints(tmp_path, capl
         for _ in range(3):
             await rig.append("box/b", b"fine" * 100)
             await rig.is_checkpointed()
-        await until(lambda: "does not match its checksum" in caplog.text)
+        await until(lambda: rig.node.upkeep.merges >= 1 and rig.node.damage.count == 1)
+        await until(lambda: len(rig.segments()) == 2)
+        for _ in range(2):
+            with pytest.raises(CorruptData):
+                await rig.content("box/a")
         assert await rig.content("box/b") == b"fine" * 300
-    assert path.exists()
+        assert rig.node.upkeep.failures == 0
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"Stream box/a: the block in segments/{name} at byte" in told
+    assert path.read_bytes() == content
 
 
 async def test_a_helper_that_cannot_be_started_for_a_while_is_started_later(tmp_path, monkeypatch):

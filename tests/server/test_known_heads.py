@@ -295,6 +295,9 @@ def test_most_appends_are_plain(path):
         (b"s", TEXT + b"Stream-Closed: true\r\n", b"abc"),
         (b"s", TEXT + b"Producer-Id: p\r\n", b"abc"),
         (b"s", TEXT + b"Producer-Epoch: 1\r\n", b"abc"),
+        (b"s", TEXT + b"Stream-Forked-From: a\r\n", b"abc"),
+        (b"s", TEXT + b"Content-Encoding: gzip\r\n", b"abc"),
+        (b"s", b"Host: a\r\nContent-Type: no media type\r\n", b"abc"),
     ],
 )
 def test_what_is_more_than_an_append_goes_the_long_way(path, lines, body):

@@ -82,8 +82,9 @@ class Bucket:
 def spark_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ServerProcess]]:
     started: dict[str, ServerProcess] = {}
     yield started
-    for process in started.values():
-        process.stop()
+    with contextlib.ExitStack() as stopping:
+        for process in started.values():
+            stopping.callback(process.stop)
 
 
 @pytest.fixture

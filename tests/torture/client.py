@@ -93,6 +93,11 @@ class Client:
         answer = await _read_head(reader)
         if method == "HEAD" or answer.status in (204, 304):
             return answer
+        if "transfer-encoding" in answer.headers:
+            chunks = []
+            while chunk := await _read_chunk(reader):
+                chunks.append(chunk)
+            return Answer(answer.status, answer.headers, b"".join(chunks))
         size = int(answer.headers["content-length"])
         return Answer(answer.status, answer.headers, await reader.readexactly(size))
 

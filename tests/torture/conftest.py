@@ -13,7 +13,5 @@ from tests.torture.harness import BUSY, Victim
 def victim(tmp_path: Path) -> Iterator[Victim]:
     """A server that rolls, checkpoints, merges and evicts all the time. Not started yet."""
     server = Victim(tmp_path, BUSY)
-    try:
-        yield server
-    finally:
-        server.end()
+    yield server
+    server.stop()

@@ -17,7 +17,6 @@ def test_nothing_acknowledged_is_lost(victim: Victim) -> None:
     campaign = Campaign(victim, QUICK_SEED)
     run(campaign, QUICK_KILLS)
     assert campaign.ledger.acknowledged() > 500, campaign.story()
-    assert min(campaign.snapshots(), campaign.transactions()) > 0, campaign.story()
 
 
 @pytest.mark.torture

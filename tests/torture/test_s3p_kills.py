@@ -163,12 +163,12 @@ def campaign(victim: Victim, seed: int, kills: int) -> int:
             "own": check(victim, "own", own, seen["own"]),
         }
     acknowledged = sum(sent.last_id is not None for writer in (*shared, *own) for sent in writer.sent)
-    assert acknowledged > 20 * kills
+    assert acknowledged > 20 * kills > 0
     return sum(map(len, seen.values()))
 
 
 def test_nothing_acknowledged_over_s3p_is_lost(victim: Victim) -> None:
-    assert campaign(victim, QUICK_SEED, QUICK_KILLS) > 0
+    campaign(victim, QUICK_SEED, QUICK_KILLS)
 
 
 @pytest.mark.torture

@@ -83,7 +83,7 @@ def test_twenty_faults(java, made, tmp_path):
         arguments = [made.server.url, made.name, checkpoint, "--faults", tmp_path / "faults"]
         arguments += ["--partitions", chance.randint(1, 4), "--per-trigger", chance.randint(10, 60)]
         if fault == "lost answers":
-            proxy.answers_to_lose = chance.randint(1, 6)
+            lost = proxy.answers_to_lose = chance.randint(1, 6)
             arguments += ["--target-url", proxy.url]
         elif fault not in ("any time", "server killed"):
             faults.arm(fault, hangs=is_killed)
@@ -96,6 +96,8 @@ def test_twenty_faults(java, made, tmp_path):
                 made.server.kill()
                 made.server.start()
             assert driver.wait(400) in (0, 1)  # a task that fails on a driver without retries ends the query
+            assert fault != "lost answers" or proxy.answers_to_lose < lost, "no answer was lost"
+        assert not faults.left(), f"nobody came to the fault {fault}"
         shutil.rmtree(tmp_path / "faults", ignore_errors=True)
         assert_nothing_twice(made, complete=False)
     proxy.close()

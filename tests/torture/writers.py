@@ -40,6 +40,7 @@ class Author(ABC):
         self.ledger = run.ledger
         self.mint = run.mint
         self.client = Client(run.port)
+        self.done = 0  # what it was told: appends, transactions, news
         self._number = 0
 
     async def run(self) -> None:
@@ -80,6 +81,7 @@ class Author(ABC):
         answer = await self.ask("POST", account.path, body, headers)
         if answer.status in (200, 204):
             attempt.acknowledge(attempt.end or answer.next_offset)
+            self.done += 1
         elif attempt.happened is Known.MAYBE:
             attempt.happened = Known.NO
         return answer
@@ -314,7 +316,7 @@ class Committer(Author):
         self.bucket = f"/ds/committed-{name}"
         self.streams = [self.ledger.open(f"{self.bucket}/s{index}") for index in range(4)]
         self.has_bucket = False
-        self.version = self.committed = 0
+        self.version = 0
         self.current: list[tuple[Account, Attempt]] = []
 
     async def step(self) -> None:
@@ -331,7 +333,7 @@ class Committer(Author):
         if self.random.random() < 0.1:
             await self._commit(is_known=True)  # as if the answer had been lost
         self.current = []
-        self.committed += 1
+        self.done += 1
 
     def _some_messages(self, account: Account) -> Attempt:
         return self.attempt(account, [self.size(1500) for _ in range(self.random.randint(1, 3))])
@@ -387,6 +389,7 @@ class Watcher(Author):
         data = b"".join(self.mint.split_array(answer.body)) if self.account.json else answer.body
         assert start + len(data) == answer.next_offset, answer.headers
         self.account.saw(start, data)
+        self.done += 1
 
 
 class Follower(Watcher):
@@ -402,6 +405,7 @@ class Follower(Watcher):
             if kind == "data":
                 data = self._decoded(text)
                 self.account.saw(at, data)
+                self.done += 1
                 at += len(data)
             else:
                 assert int(json.loads(text)["streamNextOffset"]) == at, text

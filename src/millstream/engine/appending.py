@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..model.commands import Append, Body
 from ..model.errors import (
     BadRequest,
@@ -37,14 +39,14 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     body = command.body
     close_only = command.closes and not body.payload and body.upload is None and body.fault is None
     if view.closed:
-        return _on_closed(view, command, close_only)
+        return _on_closed(machine, stream, view, command, close_only)
     if not close_only and command.content_type != view.content_type:
         _check_content_type(view, command.content_type)
     producer = command.producer
     if producer is not None:
         checked = _check_producer(machine, stream, view, producer)
         if isinstance(checked, Receipt):
-            return checked
+            return checked if not command.closes else _close_late(machine, stream, command, checked, now_ms, changes)
         producer = checked
     if command.if_match is not None:
         check_if_match(machine, view, command.if_match)
@@ -118,9 +120,13 @@ def check_first_id(view: StreamRecord, first_id: MessageId | None, messages: int
         )
 
 
+def matches(machine: Machine, view: StreamRecord, header: str) -> bool:
+    """Whether a conditional header names the state that the stream is in."""
+    return names_state(header, format_stream_id(machine.incarnation, view.number), view.tail, view.closed)
+
+
 def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:
-    stream_id = format_stream_id(machine.incarnation, view.number)
-    if not names_state(if_match, stream_id, view.tail, view.closed):
+    if not matches(machine, view, if_match):
         raise PreconditionFailed(
             "The stream has changed since that ETag. Read it again, decide anew, and send the new ETag."
         )
@@ -132,14 +138,28 @@ def _receipt(outcome: Outcome, view: StreamRecord, tail: int, closed: bool, prod
     return Receipt(outcome, view.number, tail, closed, view.content_type, producer.epoch, producer.seq)
 
 
-def _on_closed(view: StreamRecord, command: Append, close_only: bool) -> Receipt:
-    producer = command.producer
+def _on_closed(machine: Machine, stream: Stream, view: StreamRecord, command: Append, close_only: bool) -> Receipt:
+    said = command.producer
     closer = view.writers.closed_by if view.writers is not None else None
-    if producer is not None and closer is not None and _is_same(producer, closer):
-        return _receipt(Outcome.DUPLICATE, view, view.tail, True, producer)
-    if close_only:
-        return _receipt(Outcome.CLOSED, view, view.tail, True, None)  # an echo would say that its seq was accepted
-    raise StreamClosed("The stream is closed and takes no more data.", tail=view.tail)
+    is_closer = said is not None and closer is not None and _is_same(said, closer)
+    if not is_closer and not close_only:
+        raise StreamClosed("The stream is closed and takes no more data.", tail=view.tail)
+    receipt = _receipt(Outcome.DUPLICATE if is_closer else Outcome.CLOSED, view, view.tail, True, None)
+    if said is None:
+        return receipt
+    # The epoch is echoed; the sequence is the highest that was accepted in it, not the one that came too late.
+    epoch, seq = machine.producer_state(stream, said.id) or (None, None)
+    return replace(receipt, producer_epoch=said.epoch, producer_seq=seq if epoch == said.epoch else None)
+
+
+def _close_late(
+    machine: Machine, stream: Stream, command: Append, duplicate: Receipt, now_ms: int, changes: list[Change]
+) -> Receipt:
+    """The append is known, that it closes is new: just that is done."""
+    if command.if_match is not None:
+        check_if_match(machine, stream.view(), command.if_match)
+    machine.admit(stream, Closed(duplicate.number, command.producer, is_repeated=True), now_ms, changes)
+    return replace(duplicate, closed=True)
 
 
 def _is_same(one: Producer, other: Producer) -> bool:

@@ -14,7 +14,7 @@ from ..model.media import DEFAULT_CONTENT_TYPE, media_type
 from ..model.names import split_key
 from ..model.records import DEFAULT_BUCKET_SETTINGS, StreamRecord
 from ..model.replies import Outcome, Receipt
-from .appending import appended, check_if_match
+from .appending import appended, check_if_match, matches
 
 if TYPE_CHECKING:
     from .machine import Change, Machine
@@ -103,6 +103,8 @@ def _on_existing(machine: Machine, view: StreamRecord, command: Create) -> Recei
         raise Conflict("There is a stream of this name already. Use it, or delete it first.", code="stream_exists")
     if command.if_match is not None:
         check_if_match(machine, view, command.if_match)
+    if command.if_none_match is not None and matches(machine, view, command.if_none_match):
+        raise PreconditionFailed("There is a stream of this name already. Use it, or create it without If-None-Match.")
     wanted = command.content_type or DEFAULT_CONTENT_TYPE
     if media_type(wanted) != media_type(view.content_type):
         raise _differs(f"its content type is '{view.content_type}', not '{wanted}'")
@@ -126,6 +128,8 @@ def _differs(how: str) -> Conflict:
 def decide_delete(machine: Machine, command: Delete, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.existing(command.key, now_ms)
     view = stream.view()
+    if command.if_match is not None:
+        check_if_match(machine, view, command.if_match)
     machine.admit(stream, facts.StreamDeleted(view.number), now_ms, changes)
     return Receipt(Outcome.DELETED, view.number, view.tail, view.closed, view.content_type)
 

@@ -110,7 +110,7 @@ class Machine:
         else:
             apply_appended(stream.overlay(), fact, now_ms)
         stream.inflight += 1
-        if type(fact) is facts.Appended or type(fact) is facts.Closed:
+        if type(fact) is facts.Appended or (type(fact) is facts.Closed and not fact.is_repeated):
             producer = fact.producer
             if producer is not None:
                 if stream.pending_producers is None:
@@ -274,7 +274,7 @@ class Machine:
             self._commit_append(stream, fact, sequence, at_ms)
             return
         apply_to_stream(stream, fact, at_ms)
-        if isinstance(fact, facts.Closed) and fact.producer is not None:
+        if isinstance(fact, facts.Closed) and fact.producer is not None and not fact.is_repeated:
             _remember(stream, fact.producer)
         self._note_renewal(stream)
         if isinstance(fact, facts.SnapshotPublished):

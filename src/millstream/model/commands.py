@@ -39,6 +39,7 @@ class Create(msgspec.Struct, frozen=True, gc=False):
     needs_bucket: bool = False  # the bucketed surface: a missing bucket is not made on the way
     must_be_new: bool = False  # an existing stream is a conflict, whatever its configuration
     client_ids: bool = False  # every append names the id of its first message
+    if_none_match: str | None = None
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +55,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
     key: str
+    if_match: str | None = None
 
 
 class Expire(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +91,7 @@ class PublishSnapshot(msgspec.Struct, frozen=True, gc=False):
     object: str | None = None
     trims: bool = True
     is_boundary: bool = True  # boundaries do not move: the reader has looked
+    if_match: str | None = None  # of the snapshot at this very offset
 
     def checked(self, is_boundary: bool) -> PublishSnapshot:
         return replace(self, is_boundary=is_boundary)

@@ -162,6 +162,10 @@ class StorageError(MillstreamError):
 class CorruptData(StorageError):
     code = "corrupt_data"
 
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place or message  # what names the damage, whoever comes across it
+
 
 class UnknownFormat(StorageError):
     code = "unknown_format"

@@ -81,6 +81,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
     stream: int
     producer: Producer | None = None
+    is_repeated: bool = False  # it closed with a sequence that was used before, which changes nothing about it
 
 
 class StreamDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):

@@ -7,7 +7,6 @@ of deadlines, the others by the catalog's index.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 
 from ..engine.machine import Machine, deadline_ms
@@ -16,7 +15,7 @@ from ..model.commands import Expire
 from ..model.replies import Outcome, Receipt
 from ..storage.catalog import CatalogReader
 from .clock import WallClock
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Answer, Writer
 
 _TICK_S = 0.25
@@ -36,14 +35,12 @@ class Sweeper:
         self._place = _START
         self.expired = 0
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._task = vital_task(self._run(), "expiry")
+        return self._task
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     def watch(self, stream: Stream) -> None:
         """Look at the stream when its deadline comes; somebody follows it live."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import StoredPayloads
 from .bulk import Bulk
 from .clock import WallClock
+from .damage import DamageBook
 from .expiry import Sweeper
 from .feed import Feed
 from .followers import Followers
@@ -44,7 +44,7 @@ from .staged_parts import Leftovers, find_leftovers
 from .staging_worker import StagingWorker
 from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
-from .vital import vital_task
+from .vital import end_task, failed_work, vital_task
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
 log = logging.getLogger(__name__)
@@ -116,9 +116,10 @@ class Node:
         self._lock_fd = recovered.lock_fd
         self.objects_root = self._data_dir.objects.absolute()
         self.objects = recovered.objects
-        self.reader = Reader(self.machine, catalog, self.objects)
+        self.damage = DamageBook()
+        self.reader = Reader(self.machine, catalog, self.objects, self.damage)
         self.sightings = Sightings(self.machine)
-        self.records = RecordReader(catalog, self.objects)
+        self.records = RecordReader(catalog, self.objects, self.damage)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
@@ -132,9 +133,9 @@ class Node:
             part_bytes=limits.part_bytes,
             on_committed=self._committed,
         )
-        self.feed = Feed(self.recent, catalog, self.objects, self.writer, self.machine.incarnation)
+        self.feed = Feed(self.recent, catalog, self.objects, self.damage, self.writer, self.machine.incarnation)
         self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
-        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.leases)
+        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.damage, self.leases)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
@@ -144,6 +145,7 @@ class Node:
         )
         remove_orphans(self.objects, catalog, self.machine)
         self._watch: asyncio.Task[None] | None = None
+        self._vital: list[asyncio.Task[None]] = []
         self.appended_messages = 0
         self.appended_bytes = 0
 
@@ -154,6 +156,7 @@ class Node:
             self.writer,
             self.recent,
             self.objects,
+            self.damage,
             UpkeepLimits(
                 limits.checkpoint_bytes,
                 limits.checkpoint_records,
@@ -187,8 +190,8 @@ class Node:
                 limits.staged_bytes_max,
                 limits.transaction_bytes_max,
                 limits.low_space_bytes,
-                limits.lease_s,
             ),
+            self.leases,
             leftovers,
         )
         transactions.on_committed = self._transaction_committed
@@ -198,18 +201,13 @@ class Node:
     def start(self) -> None:
         for upload in list(self.machine.uploads):
             self.writer.drop_upload(upload)  # their clients were never answered
-        self.upkeep.start()
-        self.sweeper.start()
-        self.transactions.start()
-        self.retention.start()
         self._watch = vital_task(self._watch_limits(), "limits")
+        parts = (self.upkeep, self.sweeper, self.transactions, self.retention)
+        self._vital = [self._watch, *(part.start() for part in parts)]
 
     async def close(self) -> None:
         """Finish what is in flight, then let go of everything."""
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+        await end_task(self._watch)
         await self.sweeper.stop()
         await self.transactions.close()
         await self.retention.stop()
@@ -272,6 +270,10 @@ class Node:
         refusal = self.writer.refusal
         return None if refusal is None else refusal.message
 
+    def failed_work(self) -> str | None:
+        """Which work in the background has ended that must not, if any has."""
+        return failed_work(self._vital)
+
     # -- watching ----------------------------------------------------------------------------------------
 
     def _committed(self, batch: Batch) -> None:
@@ -328,12 +330,12 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
         scan = journal.open(clock.now_ms())
         if scan.torn_bytes:
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
-        prepare_catalog(data_dir, files, journal, limits.block_bytes)
+        incarnation = prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
         objects = LocalObjects(data_dir.objects, files)
         machine = Machine(
             catalog,
-            incarnation=journal.incarnation,
+            incarnation=incarnation,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
             apps_max=limits.transaction_apps_max,

@@ -7,10 +7,10 @@ or in the page cache; only where the disk must be waited for does it go to a thr
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 from ..engine.machine import Machine
 from ..engine.reading import Cut, cut_hot, cut_messages, is_hot_boundary, resolve_offset, split_messages, take_messages
@@ -21,10 +21,10 @@ from ..model.records import Extent, Snapshot
 from ..storage.catalog import CatalogReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block, decode_payload
-from ..storage.segments.segment import segment_name
+from ..storage.segments.segment import damaged, segment_name
+from .damage import DamageBook
 
-log = logging.getLogger(__name__)
-
+_T = TypeVar("_T")
 _REPLANS_MAX = 5
 _EXTENTS_MAX = 2048
 _RUN_BYTES_MAX = 4 << 20
@@ -32,10 +32,11 @@ Blob = bytes | memoryview
 
 
 class Reader:
-    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects) -> None:
+    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects, damage: DamageBook) -> None:
         self._machine = machine
         self._catalog = catalog
         self._objects = objects
+        self._damage = damage
 
     def read_now(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         """The cut if no disk has to be waited for."""
@@ -49,7 +50,7 @@ class Reader:
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)
         blobs = self._cached(extents)
-        return None if blobs is None else _assemble_or_log(stream, start, bytes_max, extents, blobs)
+        return None if blobs is None else self._assemble(stream, start, bytes_max, extents, blobs)
 
     def _cached(self, extents: Sequence[Extent]) -> list[Blob] | None:
         """The blocks, if no disk has to be waited for."""
@@ -75,7 +76,7 @@ class Reader:
             extents = self._extents(stream, start, bytes_max)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
-                return _assemble_or_log(stream, start, bytes_max, extents, blobs)
+                return self._assemble(stream, start, bytes_max, extents, blobs)
         raise _moving()
 
     async def messages(self, stream: Stream, start: int, bytes_max: int) -> Cut:
@@ -88,7 +89,7 @@ class Reader:
             extents = self._extents(stream, start, bytes_max)
             blobs = self._cached(extents) or await self._fetch_any(stream, extents)
             if blobs is not None:
-                return _assemble_or_log(stream, start, bytes_max, extents, blobs, whole_messages=True)
+                return self._assemble(stream, start, bytes_max, extents, blobs, whole_messages=True)
         raise _moving()
 
     async def is_boundary(self, stream: Stream, offset: int) -> bool:
@@ -102,7 +103,7 @@ class Reader:
             check_contiguous(stream, offset, offset + 1, extents)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
-                first_offset, lengths, _ = decode_payload(blobs[0], stream.number)
+                first_offset, lengths, _ = self._decoded(decode_payload, stream, extents[0], blobs[0])
                 return offset in accumulate(lengths, initial=first_offset)
         raise _moving()
 
@@ -120,7 +121,7 @@ class Reader:
             blobs = await self._fetch_any(stream, extents)
             if not blobs:
                 continue
-            payload = decode_payload(blobs[0], -stream.number)[2]
+            payload = self._decoded(decode_payload, stream, extents[0], blobs[0])[2]
             if extents[0].first_offset != snapshot.offset or len(payload) != snapshot.size:
                 raise CorruptData(f"Stream {stream.key}: the catalog names a block that is not its snapshot.")
             return bytes(payload)
@@ -133,7 +134,7 @@ class Reader:
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.error("A segment of stream %s cannot be read: %s", stream.key, error)
+            self._damage.note(f"{stream.key}: {error}", f"A segment of stream {stream.key} cannot be read: {error}.")
             raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
 
     async def offset_since(self, stream: Stream, since_ms: int) -> int:
@@ -142,13 +143,14 @@ class Reader:
             extent = self._catalog.extent_since(stream.number, since_ms)
             if extent is None or extent.first_offset >= stream.hot_from:
                 break
-            try:
-                (blob,) = await asyncio.to_thread(self._fetch, [extent])
-            except FileNotFoundError:
+            blobs = await self._fetch_any(stream, [extent])
+            if blobs is None:
                 continue  # merged away since the catalog was asked
-            block = decode_block(blob, stream.number)
+            block = self._decoded(decode_block, stream, extent, blobs[0])
             index = bisect_left(block.times_ms, since_ms)
             return max(block.first_offset + sum(block.lengths[:index]), stream.earliest)
+        else:
+            raise _moving()
         for record in stream.hot or ():
             if record.at_ms >= since_ms:
                 return record.offset
@@ -164,6 +166,27 @@ class Reader:
 
     def _fetch(self, extents: Sequence[Extent]) -> list[Blob]:
         return [self._objects.get_range(segment_name(e.segment), e.at, e.size) for e in extents]
+
+    def _assemble(
+        self,
+        stream: Stream,
+        start: int,
+        bytes_max: int,
+        extents: Sequence[Extent],
+        blobs: Sequence[Blob],
+        *,
+        whole_messages: bool = False,
+    ) -> Cut:
+        try:
+            return assemble(stream, start, bytes_max, extents, blobs, whole_messages or is_json(stream.content_type))
+        except CorruptData as error:
+            raise self._damage.found(error) from None
+
+    def _decoded(self, decode: Callable[[Blob, int], _T], stream: Stream, extent: Extent, blob: Blob) -> _T:
+        try:
+            return decode(blob, extent.stream)
+        except CorruptData as error:
+            raise self._damage.found(damaged(extent, stream.key, error)) from None
 
     def _with_hot(self, stream: Stream, cold: Cut, bytes_max: int) -> Cut:
         room = bytes_max - (cold.end - cold.start)
@@ -209,22 +232,6 @@ def _moving() -> Unavailable:
     return Unavailable("The read could not be served: its segments kept moving. Try again.")
 
 
-def _assemble_or_log(
-    stream: Stream,
-    start: int,
-    bytes_max: int,
-    extents: Sequence[Extent],
-    blobs: Sequence[Blob],
-    *,
-    whole_messages: bool = False,
-) -> Cut:
-    try:
-        return assemble(stream, start, bytes_max, extents, blobs, whole_messages or is_json(stream.content_type))
-    except CorruptData as error:
-        log.error("%s It is not served. Run 'millstream doctor'.", error.message)
-        raise
-
-
 def assemble(
     stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob], whole_messages: bool
 ) -> Cut:
@@ -232,7 +239,10 @@ def assemble(
     pieces: list[bytes] = []
     end = start
     for extent, blob in zip(extents, blobs, strict=True):
-        first_offset, lengths, payload = decode_payload(blob, extent.stream)
+        try:
+            first_offset, lengths, payload = decode_payload(blob, extent.stream)
+        except CorruptData as error:
+            raise damaged(extent, stream.key, error) from None
         if first_offset != extent.first_offset or first_offset + len(payload) != extent.next_offset:
             raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
         skip = end - first_offset

@@ -16,13 +16,16 @@ from .checkpoint import Checkpointer
 from .clock import WallClock
 
 
-def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> None:
-    """Make the catalog if there is none, and note whose it is."""
+def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> int:
+    """Make the catalog if there is none, and note whose it is; the incarnation that clients see."""
     checkpointer = Checkpointer(data_dir, files, block_bytes=block_bytes)
-    if checkpointer.catalog.state("incarnation", 0) == 0:
+    incarnation = checkpointer.catalog.state("incarnation", 0)
+    if incarnation == 0:
+        incarnation = journal.incarnation
         with checkpointer.catalog.transaction():
-            checkpointer.catalog.set_state("incarnation", journal.incarnation)
+            checkpointer.catalog.set_state("incarnation", incarnation)
     checkpointer.close()
+    return incarnation
 
 
 def check_agreement(data_dir: DataDir, scan: JournalScan) -> None:
@@ -54,7 +57,8 @@ def _catalog_position(data_dir: DataDir) -> tuple[int, int, int]:
         if not catalog.has_tables():
             return 0, 0, 1  # a crash inside the very first start
         applied = catalog.state("applied") or 0
-        return catalog.state("incarnation") or 0, applied, catalog.state("replay_from") or applied + 1
+        incarnation = catalog.state("journal_incarnation") or catalog.state("incarnation") or 0
+        return incarnation, applied, catalog.state("replay_from") or applied + 1
     finally:
         catalog.close()
 

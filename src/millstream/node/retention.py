@@ -7,12 +7,11 @@ what the bucket asked for, and at most a block more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from ..engine.state import Stream
 from ..model.commands import Trim
-from ..model.errors import MillstreamError
+from ..model.errors import CorruptData, MillstreamError, Unavailable
 from ..model.facts import BucketSettings
 from ..model.records import StreamRecord
 from ..model.replies import Outcome, Receipt
@@ -20,7 +19,7 @@ from ..storage.catalog import CatalogReader
 from .clock import WallClock
 from .listing import Lister
 from .reader import Reader
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Answer, Writer
 
 log = logging.getLogger(__name__)
@@ -49,14 +48,12 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
         self.trimmed = 0
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._task = vital_task(self._run(), "retention")
+        return self._task
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     async def sweep(self) -> None:
         """Look at every stream of every bucket that has a retention, once."""
@@ -68,17 +65,17 @@ class Retention:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            try:
-                await self.sweep()
-            except MillstreamError as error:
-                log.error("Retention could not be applied: %s It is tried again.", error.message)
+            await self.sweep()
 
     async def _sweep_bucket(self, name: str, settings: BucketSettings) -> None:
         after, has_more = "", True
         while has_more:
             page, has_more = self._lister.page(name, "", after, _PAGE, self._clock.now_ms())
             for record in page:
-                await self._look_at(record, settings)
+                try:
+                    await self._look_at(record, settings)
+                except MillstreamError as error:  # the next stream is no worse for it
+                    log.error("Retention of %s could not be applied: %s", record.key, error.message)
             if page:
                 after = page[-1].key.partition("/")[2]
             await asyncio.sleep(_PAUSE_S)
@@ -99,7 +96,12 @@ class Retention:
     async def _offset_by_age(self, stream: Stream, oldest_ms: int) -> int:
         if stream.created_ms >= oldest_ms:
             return 0
-        return await self._reader.offset_since(stream, oldest_ms)
+        try:
+            return await self._reader.offset_since(stream, oldest_ms)
+        except (CorruptData, Unavailable):
+            # The reader has told of it. A block that cannot be read is kept whole, until all of it is too old.
+            extent = self._catalog.extent_since(stream.number, oldest_ms)
+            return 0 if extent is None else extent.first_offset
 
     def _offset_by_size(self, stream: Stream, kept: int) -> int:
         """The last place where a block or an append begins that leaves at least so many bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import msgspec
 
@@ -37,11 +36,11 @@ App = tuple[str, str]
 class StagedParts:
     def __init__(self) -> None:
         self._apps: dict[App, dict[int, dict[str, StagedPart]]] = {}
-        self._by_age: dict[int, StagedPart] = {}  # by number, the oldest first
+        self._by_number: dict[int, StagedPart] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._by_age)
+        return len(self._by_number)
 
     def version(self, app: App, version: int) -> dict[str, StagedPart]:
         return self._apps.get(app, {}).get(version, {})
@@ -56,7 +55,7 @@ class StagedParts:
         former = parts.get(head.part)
         if former is not None:
             self._forget(former)
-        parts[head.part] = self._by_age[part.number] = part
+        parts[head.part] = self._by_number[part.number] = part
         self.bytes += head.bytes
         return former
 
@@ -81,11 +80,11 @@ class StagedParts:
             self.drop_version(app, part.head.version)
         self._forget(part)
 
-    def oldest(self) -> Iterator[StagedPart]:
-        return iter(self._by_age.values())
+    def all(self) -> list[StagedPart]:
+        return list(self._by_number.values())
 
     def _forget(self, part: StagedPart) -> None:
-        if self._by_age.pop(part.number, None) is not None:
+        if self._by_number.pop(part.number, None) is not None:
             self.bytes -= part.head.bytes
 
 

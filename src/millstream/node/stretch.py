@@ -256,7 +256,7 @@ class Stretch:
             self.published[number].append((fact, sequence, at_ms))
         elif isinstance(fact, facts.Trimmed):
             self.trimmed.add(number)
-        elif isinstance(fact, facts.Closed):
+        elif isinstance(fact, facts.Closed) and not fact.is_repeated:
             self._note_producer(number, fact.producer)
         elif isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
             apply_to_bucket(self._bucket(part.bucket, at_ms), fact, at_ms)

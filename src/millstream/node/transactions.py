@@ -10,7 +10,6 @@ behind is an object that no fact names. See docs/decisions/0010.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
@@ -36,10 +35,11 @@ from ..storage.transactions.objects import decode_additions, object_name, read_a
 from ..storage.transactions.parts import PartHead, part_name
 from .clearing import clear_away
 from .clock import WallClock
+from .leases import LeaseBook
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Answer, Writer
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 MESSAGES_MAX = 2_000_000
 STREAMS_MAX = 100_000
 _SWEEP_S = 5.0
-_SWEEP_PARTS = 1000  # that expire in one step
+_SWEEP_PARTS = 1000  # looked at in one turn of the loop
 
 
 class TransactionLimits(msgspec.Struct, frozen=True):
@@ -55,7 +55,6 @@ class TransactionLimits(msgspec.Struct, frozen=True):
     staged_bytes_max: int
     transaction_bytes_max: int
     low_space_bytes: int = 0
-    objects_kept_s: float = 0.0  # also when the segments have what is in them: a read may have begun before
 
 
 class PartName(msgspec.Struct, frozen=True):
@@ -80,6 +79,7 @@ class Transactions:
         stager: StagingWorker,
         merger: StagingWorker,
         limits: TransactionLimits,
+        leases: LeaseBook,
         leftovers: Leftovers,
     ) -> None:
         self._machine = machine
@@ -89,6 +89,7 @@ class Transactions:
         self._stager = stager
         self._merger = merger  # of its own: a commit does not wait for gigabytes that somebody stages
         self._limits = limits
+        self._leases = leases
         self.parts = StagedParts()
         self.stored = set(leftovers.objects)  # the transactions' objects that are there
         self._preparing: set[int] = set()  # those among them that no fact names yet
@@ -111,14 +112,12 @@ class Transactions:
 
     # -- its life ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._sweeper = vital_task(self._sweep_forever(), "transactions")
+        return self._sweeper
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+        await end_task(self._sweeper)
         await self._stager.close()
         await self._merger.close()
 
@@ -321,18 +320,18 @@ class Transactions:
 
     async def sweep(self) -> None:
         """Drop the parts whose time is up, and the objects that nothing needs."""
-        expired: list[StagedPart] = []
-        for part in self.parts.oldest():
-            if len(expired) == _SWEEP_PARTS or not self._is_outdated(part.head):
-                break
-            expired.append(part)
-        for part in expired:
-            async with self._lock((part.head.bucket, part.head.app)):
-                self.parts.drop(part)
-        await clear_away(self._objects, [part_name(part.number) for part in expired])
-        kept_from = self._clock.now_ms() - self._limits.objects_kept_s * 1000
-        for number in self.stored - self._machine.objects.keys() - self._preparing:
-            if number <= kept_from:  # a number is about the time at which it was given
+        parts = self.parts.all()
+        for start in range(0, len(parts), _SWEEP_PARTS):
+            expired = [part for part in parts[start : start + _SWEEP_PARTS] if self._is_outdated(part.head)]
+            for part in expired:
+                async with self._lock((part.head.bucket, part.head.app)):
+                    self.parts.drop(part)
+            await clear_away(self._objects, [part_name(part.number) for part in expired])
+            await asyncio.sleep(0)
+        garbage = self.stored - self._machine.objects.keys() - self._preparing
+        if garbage:
+            held_below = self._leases.held().transactions_below  # asked for after the garbage is known, see `leases`
+            for number in [number for number in garbage if number >= held_below]:
                 await self._remove_object(number)
 
     def _is_outdated(self, head: PartHead) -> bool:

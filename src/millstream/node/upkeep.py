@@ -17,10 +17,11 @@ from ..storage.objects import LocalObjects
 from ..storage.segments.segment import segment_name
 from . import memory
 from .clock import Clock
+from .damage import DamageBook
 from .helper_process import read_line, start_helper
 from .recent import RecentFacts
 from .upkeep_process import Assignment, Report, Request
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Writer
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Upkeep:
         writer: Writer,
         recent: RecentFacts,
         objects: LocalObjects,
+        damage: DamageBook,
         limits: UpkeepLimits,
         *,
         data_dir: Path,
@@ -63,6 +65,7 @@ class Upkeep:
         self._writer = writer
         self._recent = recent
         self._objects = objects
+        self._damage = damage
         self._limits = limits
         self._data_dir = data_dir
         self._lock_fd = lock_fd
@@ -84,15 +87,13 @@ class Upkeep:
         self.merges = 0
         self.failures = 0
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._task = vital_task(self._run(), "upkeep")
+        return self._task
 
     async def stop(self) -> None:
         """Let the helper finish what it does and end; what it did not get to is in the journal."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
         await self._end_process()
 
     @property
@@ -247,6 +248,8 @@ class Upkeep:
     def _take(self, report: Report) -> None:
         self.applied = max(self.applied, report.applied)
         self.merges += report.merged
+        for place, what in report.damage:
+            self._damage.note(place, what)
         for segment in report.removed:
             self._objects.forget(segment_name(segment))
 

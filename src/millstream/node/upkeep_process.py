@@ -12,6 +12,7 @@ import select
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -54,6 +55,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     removed: list[int] = []  # segments that are gone
     merged: int = 0
     failure: str = ""
+    damage: list[tuple[str, str]] = []  # the place, and what is wrong with it
 
 
 def main() -> int:
@@ -87,9 +89,9 @@ def serve(assignment: Assignment) -> None:
     while True:
         if merge_due and not _readable(0):
             keeper.drop(clock.now_ms())
-            archives_merged = _merge_archives(keeper)
+            archives_merged = _step(keeper.merge)
             keeper.collect(lambda: held_now(folder, clock.now_ms()).archives_below)
-            merged = merger.step()
+            merged = _step(merger.step)
             removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
             if merged or removed:
                 tell(Report(checkpointer.applied, removed, merged=int(merged)))
@@ -111,13 +113,13 @@ def serve(assignment: Assignment) -> None:
         merge_due = has_memory = True
 
 
-def _merge_archives(keeper: ArchiveKeeper) -> bool:
-    """Damage of the archive costs feeds; checkpoints must go on."""
+def _step(merge: Callable[[], bool]) -> bool:
+    """One merge, if one is due. Damage costs those who read it; all else must go on: the next step goes around it."""
     try:
-        return keeper.merge()
+        return merge()
     except CorruptData as error:
-        tell(Report(failure=f"{error.message} The archive is not merged. Run 'millstream doctor'"))
-        return False
+        tell(Report(damage=[(error.place, error.message)]))
+        return True
 
 
 def _readable(timeout_s: float) -> bool:

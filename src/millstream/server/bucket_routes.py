@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ..model.commands import ChangeBucket, CreateBucket, DeleteBucket
-from ..model.errors import NotFound
+from ..model.errors import NotFound, PreconditionFailed
 from ..model.facts import BucketSettings
 from ..node.node import Node
 from ..node.writer import Answer
@@ -21,7 +21,7 @@ from ..protocol.http.extension.paths import (
     parse_bucketed,
 )
 from ..protocol.http.extension.transactions import TRANSACTIONS
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import Request, condition
 from ..protocol.http.responses import NO_STORE
 from .bulk_routes import BulkRoutes
 from .compression import COMPRESS_MIN, compress, wanted_encoding
@@ -78,6 +78,8 @@ class BucketRoutes:
 
     def _serve_bucket(self, conn: HttpConnection, request: Request, bucket: str) -> None:
         method = request.method
+        if method in (b"PATCH", b"DELETE") and condition(request.headers, h.IF_MATCH) not in (None, "*"):
+            raise PreconditionFailed("Buckets have no ETags, so that none can match. Ask without If-Match, or with *.")
         if method == b"PUT":
             check_new_bucket(bucket)
             settings = parse_settings(request.body, BucketSettings())

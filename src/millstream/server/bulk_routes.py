@@ -56,7 +56,6 @@ class BulkRoutes:
         self._node = streams.node
         self._bulk = streams.node.bulk
         self._in_background = streams.in_background
-        self._lease_ms = int(streams.settings.lease_s * 1000)
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -83,25 +82,18 @@ class BulkRoutes:
         if encoding is not None:
             lines += b"Content-Encoding: %b\r\n" % encoding
             pieces = compressed(pieces, encoding)
-        try:
+        async with self._bulk.leases.keeping(plan.lease):
             await StreamedAnswer(conn, lines + NO_STORE + SANDBOX, pieces).send()
-        finally:
-            self._bulk.leases.drop(plan.lease)
 
     async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncGenerator[Piece]:
         """The rows of a plan, a portion at a time; the next one is made, in a thread, while this one is sent."""
         portions = self._portions(plan, writer)
         loop = asyncio.get_running_loop()
-        renewed_ms = self._node.clock.now_ms()
         making = _made_ahead(loop, portions)
         while (pieces := await making) is not None:
             making = _made_ahead(loop, portions)
             for piece in pieces:
                 yield piece
-            now_ms = self._node.clock.now_ms()
-            if now_ms - renewed_ms > self._lease_ms // 3:
-                self._bulk.leases.keep(plan.lease)
-                renewed_ms = now_ms
 
     def _portions(self, plan: Plan, writer: RowWriter) -> Iterator[list[Piece]]:
         """About two megabytes at a time: going to a thread and back costs the more the busier the machine is."""

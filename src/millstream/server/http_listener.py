@@ -114,7 +114,7 @@ class HttpListener:
                 await self._ticker
 
     def is_ready(self) -> bool:
-        return self.node is not None and not self._stopping and self.node.trouble() is None
+        return self._why_not_ready() is None
 
     # -- connections -------------------------------------------------------------------------------------
 
@@ -230,14 +230,18 @@ class HttpListener:
             conn.respond(200, text, [b"ok\n"])
         elif request.path == b"/metrics":
             conn.respond(200, METRICS_TYPE, [self._metrics.text()])
-        elif self.is_ready():
-            conn.respond(200, text, [b"ready\n"])
+        elif (why_not := self._why_not_ready()) is None:
+            conn.respond(200, text, [b"ready\n", self._damage().encode()])
         else:
-            conn.respond(503, text + b"Retry-After: 1\r\n", [self._why_not_ready().encode() + b"\n"])
+            conn.respond(503, text + b"Retry-After: 1\r\n", [why_not.encode() + b"\n"])
 
-    def _why_not_ready(self) -> str:
+    def _why_not_ready(self) -> str | None:
         if self._stopping:
             return "stopping"
         if self.node is None:
             return "recovering"
-        return self.node.trouble() or "ready"
+        return self.node.trouble() or self.node.failed_work()
+
+    def _damage(self) -> str:
+        count = self.node.damage.count if self.node is not None else 0
+        return f"{count} damaged places are not served. Run 'millstream doctor'.\n" if count else ""

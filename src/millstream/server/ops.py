@@ -78,6 +78,7 @@ class Metrics:
         yield gauge("millstream_hot_streams", "Streams in memory.", len(node.machine.streams))
         yield counter("millstream_checkpoints", "Checkpoints.", node.upkeep.checkpoints)
         yield counter("millstream_merges", "Segment merges.", node.upkeep.merges)
+        yield gauge("millstream_damaged_places", "Blocks and chunks found damaged.", node.damage.count)
         yield counter("millstream_upkeep_failures", "Deaths of the upkeep process.", node.upkeep.failures)
         yield counter("millstream_expired", "Streams swept after their time was up.", node.sweeper.expired)
         yield counter("millstream_retention_trims", "Streams trimmed by retention.", node.retention.trimmed)

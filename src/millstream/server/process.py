@@ -43,6 +43,8 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    # A terminal that closes, or an operator who hopes for a reload, must not end the service.
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP is ignored: settings are read at start only.")
     listener = HttpListener(settings)
     host, port = await listener.start()
     # The listener is up before recovery, so that health checks see a server that is on its way.

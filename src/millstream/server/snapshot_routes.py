@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from ..model.commands import PublishSnapshot
-from ..model.errors import Conflict, NotFound, TooLarge, Unavailable
-from ..model.etags import is_among
+from ..model.errors import Conflict, NotFound, PreconditionFailed, TooLarge, Unavailable
+from ..model.etags import is_among, snapshot_etag
 from ..model.media import DEFAULT_CONTENT_TYPE
 from ..model.records import Snapshot
 from ..model.replies import Outcome, Receipt
@@ -30,10 +30,9 @@ from ..protocol.http.extension.snapshots import (
     part_start,
     publish_command,
     refuse_live,
-    snapshot_etag,
     snapshot_lines,
 )
-from ..protocol.http.requests import Request, check_write, content_type_of
+from ..protocol.http.requests import Request, check_write, condition, content_type_of
 from ..protocol.http.responses import NO_STORE
 from .body_sinks import ObjectSink, body_digest
 from .compression import Piece, compressed, wanted_encoding
@@ -71,7 +70,7 @@ class SnapshotRoutes:
         elif request.method in (b"GET", b"HEAD"):
             self._streams.in_background(conn, self._read(conn, request, key, offset))
         elif request.method == b"DELETE":
-            self._refuse_delete(key, offset)
+            self._refuse_delete(request, key, offset)
         else:
             conn.respond_not_allowed(b"GET, HEAD, PUT, DELETE, OPTIONS")
 
@@ -147,15 +146,19 @@ class SnapshotRoutes:
         self._node.renew(stream)
         stream_id = self._node.stream_id(stream.number)
         lines = snapshot_lines(stream, snapshot, stream_id)
-        wanted = request.headers.get(h.IF_NONE_MATCH)
-        if wanted is not None and is_among(wanted.decode("latin-1"), snapshot_etag(stream_id, snapshot)):
+        wanted = condition(request.headers, h.IF_NONE_MATCH)
+        if wanted is not None and is_among(wanted, snapshot_etag(stream_id, snapshot)):
             conn.respond(304, lines)
             return
         pieces = snapshot_pieces(self._node.reader, self._node.objects, stream, snapshot)
         await StreamedAnswer(conn, lines, pieces, snapshot.size).send()
 
-    def _refuse_delete(self, key: str, offset: int) -> None:
-        _latest(self._node.visible(key), offset)
+    def _refuse_delete(self, request: Request, key: str, offset: int) -> None:
+        stream = self._node.visible(key)
+        etag = snapshot_etag(self._node.stream_id(stream.number), _latest(stream, offset))
+        wanted = condition(request.headers, h.IF_MATCH)
+        if wanted is not None and not is_among(wanted, etag):
+            raise PreconditionFailed("The snapshot is another one since that ETag.")
         raise Conflict(
             "The latest snapshot stays: without it the bootstrap would be incomplete. Publish a newer one instead.",
             code="snapshot_is_latest",

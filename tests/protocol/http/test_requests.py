@@ -216,6 +216,7 @@ def test_a_stream_seq_is_one_to_1024_bytes():
 def test_if_match_is_taken_as_it_is():
     assert appended(if_match='W/"a", "b"').if_match == 'W/"a", "b"'
     assert created(if_match="*").if_match == "*"
+    assert created(if_none_match="*").if_none_match == "*"
 
 
 # --- creating
@@ -342,8 +343,9 @@ def test_any_text_is_a_time_or_a_bad_request(text):
 # --- deleting
 
 
-def test_a_delete_has_only_a_name():
+def test_a_delete_has_a_name_and_perhaps_a_condition():
     assert delete_command(request(), KEY) == Delete(KEY)
+    assert delete_command(request(if_match='"a"'), KEY) == Delete(KEY, '"a"')
 
 
 # --- reading

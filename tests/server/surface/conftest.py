@@ -15,10 +15,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all stories that need no settings of their own; each has a stream of its own."""
     process = ServerProcess(tmp_path_factory.mktemp("surface"), {"long_poll_ms": 300})
     process.start()
-    try:
-        yield process
-    finally:
-        process.stop()
+    yield process
+    process.stop()
 
 
 @pytest.fixture

@@ -270,3 +270,6 @@ def test_a_follower_that_comes_to_damaged_data_is_let_go_and_nobody_else(server,
     assert client.get(path).code() == "corrupt_data"
     assert data(client.follow(f"{other}?offset=0&live=sse").until_up_to_date()) == ["sound"]
     assert "Traceback" not in running.log()
+    assert client.get("/readyz/local").body == b"ready\n1 damaged places are not served. Run 'millstream doctor'.\n"
+    assert b"\nmillstream_damaged_places 1.0\n" in client.get("/metrics").body
+    assert running.log().count("cannot be read") == 1

@@ -62,6 +62,25 @@ def test_a_producers_story(client, path):
     assert client.get(path).body == b"xx"
 
 
+def test_a_producer_that_closes_with_what_it_has_sent_before(client, path):
+    client.put(path)
+
+    def send(body, seq, **headers):
+        answer = client.post(path, body, producer_id="p", producer_epoch="0", producer_seq=str(seq), **headers)
+        return answer.status, answer["Stream-Closed"], answer["Producer-Epoch"], answer["Producer-Seq"]
+
+    assert send(b"a", 0) == (200, None, "0", "0")
+    assert send(b"b", 1) == (200, None, "0", "1")
+    assert send(b"a", 0) == (204, None, "0", "1")
+    for _ in range(2):
+        assert send(b"a", 0, stream_closed="true") == (204, "true", "0", "1")
+    assert send(b"", 0, stream_closed="true") == (204, "true", "0", "1")
+    assert send(b"", 7, stream_closed="true") == (204, "true", "0", "1")
+    assert send(b"b", 1) == (409, "true", None, None)
+    answer = client.get(path)
+    assert (answer.body, answer["Stream-Closed"]) == (b"ab", "true")
+
+
 def test_an_append_must_say_what_it_is(client, path):
     client.put(path)
     answer = client("POST", path, b"x")

@@ -142,7 +142,7 @@ def append_command(request: Request, key: str) -> Append:
         closes,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
-        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        condition(headers, h.IF_MATCH),
     )
 
 
@@ -155,8 +155,11 @@ class PlainKind(NamedTuple):
 
 
 def plain_kind(headers: dict[bytes, bytes], body_size: int) -> PlainKind | None:
-    """None if they say more than a content type."""
-    content_type = content_type_of(headers)
+    """None if they say more than a content type, or none that is one."""
+    try:
+        content_type = content_type_of(headers)
+    except BadRequest:
+        return None
     if content_type is None or not _WRITER_HEADERS.isdisjoint(headers):
         return None
     request = Request(b"POST", FLAT, b"", headers, b"", True, body_size=body_size)
@@ -180,14 +183,21 @@ def create_command(request: Request, key: str, needs_bucket: bool = False) -> Cr
         body,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
-        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        condition(headers, h.IF_MATCH),
         needs_bucket,
+        if_none_match=condition(headers, h.IF_NONE_MATCH),
     )
 
 
 def delete_command(request: Request, key: str) -> Delete:
     check_write(request.headers)
-    return Delete(key)
+    return Delete(key, condition(request.headers, h.IF_MATCH))
+
+
+def condition(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    """The tags of a conditional header, if there is one."""
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def read_query(request: Request) -> ReadQuery:

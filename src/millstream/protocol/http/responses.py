@@ -79,6 +79,8 @@ def write_lines(receipt: Receipt, stream_id: str) -> bytes:
             receipt.producer_epoch,
             receipt.producer_seq,
         )
+    elif receipt.producer_epoch is not None:
+        lines += b"Producer-Epoch: %d\r\n" % receipt.producer_epoch
     return lines
 
 

@@ -22,7 +22,7 @@ _records = msgspec.msgpack.Decoder(StreamRecord)
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS state (
-    name TEXT PRIMARY KEY,       -- incarnation, applied, at_ms, replay_from, next_segment, and the archive's
+    name TEXT PRIMARY KEY,       -- incarnations, applied, at_ms, replay_from, next_segment, and the archive's
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 

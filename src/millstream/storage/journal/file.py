@@ -49,7 +49,7 @@ class LocalJournal:
         if scan.files:
             self._continue(scan)
         else:
-            self.incarnation = secrets.randbits(63)
+            self.incarnation = new_incarnation()
             self._start_file(now_ms, HEADER_BYTES)
         return scan
 
@@ -125,6 +125,10 @@ class LocalJournal:
         fd, allocated = start_file(self._directory, self._files, header, max(self._file_bytes, needed))
         self.close()
         self._fd, self._at, self._salt, self._allocated = fd, HEADER_BYTES, header.salt, allocated
+
+
+def new_incarnation() -> int:
+    return secrets.randbits(63)
 
 
 def start_file(directory: Path, files: Files, header: FileHeader, size: int) -> tuple[int, int]:

@@ -6,10 +6,12 @@ import secrets
 
 from ....model.commands import PublishSnapshot
 from ....model.errors import BadRequest
+from ....model.etags import snapshot_etag
 from ....model.media import DEFAULT_CONTENT_TYPE
 from ....model.offsets import BEGINNING, NOW, parse_offset
 from ....model.records import Snapshot, StreamRecord
-from ..requests import Request, check_write, content_type_of, parameters
+from .. import headers as h
+from ..requests import Request, check_write, condition, content_type_of, parameters
 from ..responses import NO_STORE, content_lines
 
 SNAPSHOT = "snapshot"
@@ -41,11 +43,8 @@ def publish_command(
 ) -> PublishSnapshot:
     check_write(request.headers)
     content_type = content_type_of(request.headers) or DEFAULT_CONTENT_TYPE
-    return PublishSnapshot(key, offset, content_type, size, digest, payload, name, parse_trims(request.query))
-
-
-def snapshot_etag(stream_id: str, snapshot: Snapshot) -> str:
-    return f'"{stream_id}:s{snapshot.offset}:{snapshot.digest.hex()}"'
+    trims, if_match = parse_trims(request.query), condition(request.headers, h.IF_MATCH)
+    return PublishSnapshot(key, offset, content_type, size, digest, payload, name, trims, if_match=if_match)
 
 
 def snapshot_lines(stream: StreamRecord, snapshot: Snapshot, stream_id: str) -> bytes:
