@@ -64,6 +64,15 @@ def _check(settings: BucketSettings) -> None:
         raise BadRequest("caching must be 'public' or 'private'.", code="bad_settings")
 
 
+def refuse_reading(query: bytes) -> None:
+    """A client that takes a bucket for a stream would read it for ever."""
+    if query and not {"offset", "live"}.isdisjoint(parameters(query)):
+        raise BadRequest(
+            "This is a bucket, and only streams can be read. Their URLs are /v1/stream/{path} and /{bucket}/{stream}.",
+            code="bad_query",
+        )
+
+
 def bucket_body(bucket: BucketRecord) -> bytes:
     settings = bucket.settings
     return msgspec.json.encode(
