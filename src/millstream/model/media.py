@@ -8,6 +8,14 @@ from functools import lru_cache
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 _CHARSET = re.compile(r""";\s*charset\s*=\s*["']?([^"';\s]+)""", re.IGNORECASE)
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}[ \t]*(?:;.*)?")
+
+
+@lru_cache(maxsize=1024)
+def is_media_type(content_type: str) -> bool:
+    """Whether it is one at all (RFC 9110, section 8.3.1). Parameters are whatever follows the first semicolon."""
+    return _MEDIA_TYPE.fullmatch(content_type) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -31,7 +31,7 @@ from ..protocol.http.extension.snapshots import (
     refuse_live,
     snapshot_lines,
 )
-from ..protocol.http.requests import Request, condition
+from ..protocol.http.requests import Request, check_write, condition, content_type_of
 from ..protocol.http.responses import NO_STORE
 from .body_sinks import ObjectSink, body_digest
 from .compression import Piece, compressed, wanted_encoding
@@ -80,6 +80,8 @@ class SnapshotRoutes:
             return None
         parse_snapshot_offset(path.rest[1])
         parse_trims(request.query)
+        check_write(request.headers)
+        content_type_of(request.headers)
         self._node.visible(path.key)
         trouble = self._node.trouble()
         if trouble is not None:

@@ -170,3 +170,51 @@ def test_a_page_that_asks_first_is_let_through_to_be_told_what_is_wrong(port, pa
     assert answer.status == 204
     assert answer.headers["access-control-allow-origin"] == "http://localhost"
     assert "PUT" in answer.headers["access-control-allow-methods"]
+
+
+# --- what is not there yet, or not meant
+
+
+def test_what_is_not_supported_never_succeeds_as_something_else(port, path):
+    later = ("Stream-Forked-From: /v1/stream/x", "Stream-Fork-Offset: 1", "Stream-Record-Match: 1")
+    for line in later:
+        answer = ask(port, request("PUT", path, TEXT, line, body=b"x"), "PUT")
+        assert (answer.status, answer.code) == (501, "not_supported")
+    assert ask(port, request("HEAD", path), "HEAD").status == 404
+    put(port, path)
+    for line in later:
+        for _ in range(3):
+            post(port, path, b"x", "text/plain", line, expected=501)
+        assert ask(port, request("DELETE", path, line), "DELETE").status == 501
+    for query in ("record=1", "offset=-1&tail_records=1", "offset=-1&live=sse&record_view=x"):
+        assert ask(port, request("GET", f"{path}?{query}")).status == 501
+        assert ask(port, request("HEAD", f"{path}?{query}"), "HEAD").status == 501
+    assert content(port, path) == b""
+
+
+@pytest.mark.parametrize("mode", ["", "&live=long-poll", "&live=sse"])
+def test_a_cursor_without_an_offset_is_refused_in_every_mode(port, path, mode):
+    put(port, path)
+    answer = ask(port, request("GET", f"{path}?cursor=5{mode}"))
+    assert (answer.status, answer.code) == (400, "offset_missing")
+    assert b"offset" in answer.body
+
+
+@pytest.mark.parametrize("size", [5, 700_000])
+def test_a_body_is_what_it_says(port, path, size):
+    body = b"x" * size
+    ask(port, request("PUT", "/ds/whole"), "PUT")
+    stream = f"/ds/whole/s{size}"
+    assert ask(port, request("PUT", stream, TEXT, body=body), "PUT").status == 201
+    snapshot = f"{stream}/snapshot/{size:020d}"
+    part = f"/ds/whole/streams/transactions/app/1/p{size}"
+    for method, target in (("PUT", path), ("POST", stream), ("PUT", snapshot), ("PUT", part)):
+        answer = ask(port, request(method, target, TEXT, "Content-Encoding: gzip", body=body), method)
+        assert (answer.status, answer.code) == (415, "unsupported_encoding")
+    for method, target in (("PUT", path), ("POST", stream), ("PUT", snapshot)):
+        answer = ask(port, request(method, target, "Content-Type: te xt/plain", body=body), method)
+        assert (answer.status, answer.code) == (400, "bad_content_type")
+    assert content(port, stream) == body
+    assert ask(port, request("HEAD", path), "HEAD").status == 404
+    post(port, stream, b"y", "text/plain", "Content-Encoding: identity")
+    assert ask(port, request("PUT", snapshot, TEXT, "Content-Encoding: identity", body=body), "PUT").status == 204

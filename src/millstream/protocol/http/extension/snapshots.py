@@ -11,7 +11,7 @@ from ....model.media import DEFAULT_CONTENT_TYPE
 from ....model.offsets import BEGINNING, NOW, parse_offset
 from ....model.records import Snapshot, StreamRecord
 from .. import headers as h
-from ..requests import Request, condition, parameters
+from ..requests import Request, check_write, condition, content_type_of, parameters
 from ..responses import NO_STORE, content_lines
 
 SNAPSHOT = "snapshot"
@@ -41,7 +41,8 @@ def refuse_live(query: bytes) -> None:
 def publish_command(
     request: Request, key: str, offset: int, digest: bytes, payload: bytes, size: int, name: str | None
 ) -> PublishSnapshot:
-    content_type = request.headers.get(h.CONTENT_TYPE, b"").decode("latin-1").strip() or DEFAULT_CONTENT_TYPE
+    check_write(request.headers)
+    content_type = content_type_of(request.headers) or DEFAULT_CONTENT_TYPE
     trims, if_match = parse_trims(request.query), condition(request.headers, h.IF_MATCH)
     return PublishSnapshot(key, offset, content_type, size, digest, payload, name, trims, if_match=if_match)
 
