@@ -41,6 +41,7 @@ from .stream_routes import StreamRoutes
 from .streamed import Politeness, StreamedAnswer
 
 _REST_S = 0.035  # for each megabyte of a snapshot that comes while others write: it is taken at some 25 MB a second
+_BUSY_COMMITS = 3
 
 
 class SnapshotRoutes:
@@ -87,7 +88,7 @@ class SnapshotRoutes:
         if trouble is not None:
             raise Unavailable(trouble)
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
-        limit, rest_s = self._settings.snapshot_bytes_max, Politeness(self._node, _REST_S).rest_s
+        limit, rest_s = self._settings.snapshot_bytes_max, Politeness(self._node, _REST_S, _BUSY_COMMITS).rest_s
         return ObjectSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
 
     def _check_size(self, size: int) -> None:

@@ -13,20 +13,21 @@ from .http_connection import HttpConnection
 log = logging.getLogger(__name__)
 
 _SLICE = 256 << 10  # sent before other connections get their turn
-_BUSY_COMMITS = 3  # since it was last asked: others write
 
 
 class Politeness:
     """What is long has time: while others write, it rests."""
 
-    def __init__(self, node: Node, rest_s: float) -> None:
+    def __init__(self, node: Node, rest_s: float, busy_commits: int) -> None:
+        """`busy_commits`: so many between two questions mean that others write."""
         self._node = node
         self._rest_s = rest_s
+        self._busy_commits = busy_commits
         self._commits = node.writer.commits
 
     def rest_s(self) -> float:
         commits, self._commits = self._commits, self._node.writer.commits
-        return self._rest_s if self._commits - commits >= _BUSY_COMMITS else 0.0
+        return self._rest_s if self._commits - commits >= self._busy_commits else 0.0
 
 
 class StreamedAnswer:
