@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from millstream.model.errors import (
 )
 from millstream.node.clearing import clear_away
 from millstream.node.feed import FeedWish
-from millstream.node.staged_parts import BODIES
+from millstream.node.staged_parts import BODIES, body_name
 from millstream.node.transactions import PartName
 from millstream.storage.archive.rows import selected
 from millstream.storage.doctor import examine
@@ -174,7 +175,7 @@ async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
         folder = tmp_path / "objects" / "transactions"
         (folder / "00000000000000000007").write_bytes(b"from a commit that never came to its batch")
         (folder / ".tmp-00000000000000000008-1").write_bytes(b"from one that was being merged")
-        (tmp_path / "objects" / BODIES / "9").write_bytes(b"from one that was arriving")
+        (tmp_path / "objects" / body_name(9)).write_bytes(b"from one that was arriving")
         await desk.rig.crash()
         await desk.rig.node.transactions.sweep()
         assert objects_in(desk.rig, "transactions") == [used]
@@ -223,6 +224,30 @@ async def test_the_helper_may_die(tmp_path):
         await desk.stage(1, "1", ("a", 2))
         await desk.commit(1, "0", "1")
         assert await desk.read("a") == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["stage", "commit"])
+async def test_a_helper_that_hangs_costs_one_request_and_is_replaced(tmp_path, monkeypatch, step):
+    """Stopped, not dead: it says nothing, and nothing says that it will not."""
+    monkeypatch.setattr("millstream.node.staging_worker._STALL_S", 0.2)
+    async with a_desk(tmp_path) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.commit(1, "0")
+        await desk.stage(2, "0", ("a", 2))
+        transactions = desk.rig.node.transactions
+        worker = transactions._stager if step == "stage" else transactions._merger
+        worker._process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable):
+                await (desk.stage(2, "1", ("a", 3)) if step == "stage" else desk.commit(2, "0"))
+        if step == "stage":
+            await desk.stage(2, "1", ("a", 3))
+            await desk.commit(2, "0", "1")
+        else:
+            await desk.commit(2, "0")
+        assert await desk.read("a") == ([1, 2, 3] if step == "stage" else [1, 2])
+        assert len(transactions.stored) == 2
+        assert objects_in(desk.rig, "staged") == []
 
 
 async def test_a_journal_that_fails_leaves_the_outcome_open_and_the_object_there(tmp_path):

@@ -337,6 +337,42 @@ class CountingFiles(Files):
         return data
 
 
+def test_what_was_allocated_and_never_written_is_not_read(tmp_path):
+    """A start must not take the longer the emptier the last file is."""
+    journal = open_journal(tmp_path, Files(), file_bytes=256 << 20)
+    written = [commit(journal, b"x" * 1000) for _ in range(10)]
+    journal.close()
+    files = CountingFiles()
+    assert scan_journal(tmp_path, files)[1:] == (10, written_bytes(written), 0, None)
+    assert files.bytes_read < 4 << 20, "does the file system of this folder know what was never written?"
+    with journal_files(tmp_path)[0].open("r+b") as file:
+        file.seek(200 << 20)
+        file.write(b"torn")
+    scan = scan_journal(tmp_path, files)
+    assert (scan.end + scan.torn_bytes, scan.damage) == ((200 << 20) + 4, None), "bytes anywhere behind are found"
+
+
+def written_bytes(batches):
+    return HEADER_BYTES + sum(FRAME_BYTES + len(encode_facts(batch.facts)) for batch in batches)
+
+
+@pytest.mark.parametrize("gap", [0, 1 << 20, (1 << 20) - 2, 3 << 20])
+def test_a_good_frame_far_behind_a_bad_one_is_found(tmp_path, gap):
+    """Also one that ends in zeros, and one that lies on the edge of what is read at a time."""
+    journal = open_journal(tmp_path, Files(), file_bytes=16 << 20)
+    commit(journal, b"first")
+    first = scan_journal(tmp_path, Files()).end
+    commit(journal, b"bad" + b"y" * gap)
+    commit(journal, b"good" + bytes(5000))
+    journal.close()
+    with journal_files(tmp_path)[0].open("r+b") as file:
+        file.seek(first + 40)
+        file.write(b"#")
+    scan = scan_journal(tmp_path, Files())
+    assert scan.damage is not None
+    assert (scan.last_sequence, scan.damage.at) == (1, first)
+
+
 @pytest.mark.parametrize("window_bytes", [1, 33, 100, 4096])
 def test_a_window_of_any_size_shows_every_batch(tmp_path, window_bytes):
     journal = open_journal(tmp_path, file_bytes=4096)

@@ -23,7 +23,6 @@ from ..storage.archive.object import (
     ChunkRow,
     StoredChunk,
     archive_name,
-    archive_number,
     read_chunk,
 )
 from ..storage.catalog import CatalogWriter
@@ -64,9 +63,9 @@ class Archiver:
     def _remove_orphans(self) -> None:
         """A crash before the commit leaves an object whose number will be given again."""
         unused = self._catalog.state("next_archive", 1)
-        for name, _ in self._objects.list(FOLDER):
-            if archive_number(name) >= unused:
-                self._objects.delete(name)
+        for number in self._objects.numbers(FOLDER, archive_name):
+            if number >= unused:
+                self._objects.delete(archive_name(number))
 
 
 def next_archive(catalog: CatalogWriter) -> int:
@@ -145,7 +144,7 @@ class ArchiveKeeper:
     def collect(self, held: Callable[[], int] = lambda: 0) -> int:
         """Delete what the catalog does not name, but for objects that leases hold; how many that were."""
         known = {use.archive for use in self._catalog.archives.all()}
-        garbage = {archive_number(name) for name, _ in self._objects.list(FOLDER)} - known
+        garbage = self._objects.numbers(FOLDER, archive_name) - known
         if garbage:
             held_below = held()  # asked for after the garbage is known, see `leases`
             garbage = {number for number in garbage if number >= held_below}

@@ -26,7 +26,7 @@ from ..storage.journal.file import trim_files
 from ..storage.journal.reading import JournalReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Message
-from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name
 from .archiving import Archiver
 from .stretch import StreamPart, Stretch
 
@@ -180,9 +180,9 @@ class Checkpointer:
     def _remove_orphans(self) -> None:
         """A crash between writing a segment and committing it leaves an object that nothing names."""
         known = {use.segment for use in self.catalog.segments()}
-        for name, _ in self.objects.list(FOLDER):
-            if segment_number(name) not in known:
-                self.objects.delete(segment_name(segment_number(name)))
+        for number in self.objects.numbers(FOLDER, segment_name):
+            if number not in known:
+                self.objects.delete(segment_name(number))
 
 
 @contextmanager

@@ -359,9 +359,10 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
     try:
         data_dir.prepare(files)
         # Everything is looked at before anything is written: a start that is refused changes nothing.
-        check_agreement(data_dir, scan_journal(data_dir.journal, files))
+        scan = scan_journal(data_dir.journal, files)
+        check_agreement(data_dir, scan)
         journal = LocalJournal(data_dir.journal, files, file_bytes=limits.journal_file_bytes)
-        scan = journal.open(clock.wall_ms())
+        journal.open(clock.wall_ms(), scan)
         if scan.torn_bytes:
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
         incarnation = prepare_catalog(data_dir, files, journal, limits.block_bytes)

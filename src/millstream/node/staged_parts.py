@@ -11,13 +11,17 @@ from ..model.errors import CorruptData
 from ..storage.objects import LocalObjects
 from ..storage.transactions import objects as transaction_objects
 from ..storage.transactions import parts as staged_objects
-from ..storage.transactions.parts import PartHead, part_name, part_number, read_head
+from ..storage.transactions.parts import PartHead, part_name, read_head
 
 log = logging.getLogger(__name__)
 
 BODIES = "bodies"  # what clients have sent, until it is a part
 PARTS_MAX = 100_000  # of one transaction
 ALL_PARTS_MAX = 500_000
+
+
+def body_name(number: int) -> str:
+    return f"{BODIES}/{number:020d}"
 
 
 class StagedPart(msgspec.Struct, frozen=True, gc=False):
@@ -99,8 +103,8 @@ def find_leftovers(objects: LocalObjects, machine: Machine) -> Leftovers:
     """Raises `CorruptData` when the object of a transaction is missing that the segments do not have yet."""
     for folder in (BODIES, staged_objects.FOLDER, transaction_objects.FOLDER):
         objects.prepare(folder)
-    objects.remove(name for name, _ in objects.list(BODIES))
-    present = {transaction_objects.object_number(name) for name, _ in objects.list(transaction_objects.FOLDER)}
+    objects.remove([body_name(number) for number in objects.numbers(BODIES, body_name)])
+    present = objects.numbers(transaction_objects.FOLDER, transaction_objects.object_name)
     for number in machine.objects:
         if number not in present:
             raise CorruptData(
@@ -108,7 +112,7 @@ def find_leftovers(objects: LocalObjects, machine: Machine) -> Leftovers:
                 f"{transaction_objects.object_name(number)} is missing. Restore it; nothing was changed."
             )
     parts = []
-    for number in sorted(part_number(name) for name, _ in objects.list(staged_objects.FOLDER)):
+    for number in sorted(objects.numbers(staged_objects.FOLDER, part_name)):
         try:
             parts.append(StagedPart(number, read_head(objects, number)[0]))
         except CorruptData as error:

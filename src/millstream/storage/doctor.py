@@ -25,7 +25,7 @@ from .journal.record import FileHeader
 from .journal.recovery import Damage, JournalScan, scan_journal
 from .objects import LocalObjects
 from .segments.block import decode_block
-from .segments.segment import FOLDER, read_index, segment_number
+from .segments.segment import FOLDER, read_index, segment_name
 from .transactions.objects import read_stored
 
 REMOVED = "removed"
@@ -170,7 +170,7 @@ def _examine_segments(place: DataDir) -> list[Finding]:
     catalog = CatalogReader(place.catalog)
     known = set(catalog.segment_numbers())
     catalog.close()
-    present = {segment_number(name): name for name, _ in store.list(FOLDER)}
+    present = {number: segment_name(number) for number in store.numbers(FOLDER, segment_name)}
     findings += [
         Finding("error", f"segment {missing} is missing", "Restore it from a backup.")
         for missing in sorted(known - present.keys())

@@ -42,10 +42,10 @@ class LocalJournal:
         self.last_sequence = 0
         self.torn_bytes = 0  # what opening had to cut
 
-    def open(self, now_ms: int) -> JournalScan:
-        """Check everything there is, cut a torn tail, and get ready to write."""
+    def open(self, now_ms: int, scan: JournalScan | None = None) -> JournalScan:
+        """Check everything there is, unless that was just done, cut a torn tail, and get ready to write."""
         self._files.make_directory(self._directory)
-        scan = scan_journal(self._directory, self._files)
+        scan = scan or scan_journal(self._directory, self._files)
         if scan.damage is not None:
             raise CorruptData(
                 f"The journal is damaged: {scan.damage.path.name} at byte {scan.damage.at}: {scan.damage.reason}. "

@@ -60,10 +60,6 @@ def part_name(number: int) -> str:
     return f"{FOLDER}/{number:020d}"
 
 
-def part_number(name: str) -> int:
-    return int(name.rpartition("/")[2])
-
-
 class Rows(Protocol):
     """A decoder of what a client sent."""
 
