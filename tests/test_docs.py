@@ -82,6 +82,13 @@ def setting_row(key: Key) -> str:
     return row.replace("* ", "\\* ")
 
 
+def test_every_figure_of_the_benchmarks_is_explained():
+    figures = re.findall(r'^    "(\w+)": \1\.measure,$', (ROOT / "bench" / "run.py").read_text(), re.MULTILINE)
+    assert len(figures) > 10
+    page = (ROOT / "bench" / "README.md").read_text()
+    assert [name for name in figures if f"| `{name}` | `{name}.py` |" not in page] == []
+
+
 def test_every_setting_is_documented_as_it_is():
     text = page("operating.md")
     missing = [row for row in map(setting_row, KEYS.values()) if row not in text]

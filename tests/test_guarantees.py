@@ -30,6 +30,12 @@ def test_every_promise_names_a_test():
     assert not silent, "\n".join(("These promises name no test:", *silent))
 
 
+def test_everything_that_is_served_is_spoken_of():
+    told = " ".join(promise.lower() for promise, _ in promises())
+    served = ("append", "batch", "producer", "snapshot", "transaction", "feed", "bulk read", "lease", "s3p", "ttl")
+    assert not [word for word in served if word not in told]
+
+
 def test_every_named_test_is_there():
     missing = [
         f"{path}::{name}"

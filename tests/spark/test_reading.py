@@ -306,9 +306,11 @@ def test_objects_out_of_reach_come_over_http_or_fail_by_name(bucket, settings, r
 
 
 def test_batches_are_of_a_size_that_spark_likes(bucket):
-    made = bucket(SEGMENTS_ONLY)
+    """All of it is one checkpoint, however long it took to write: there is none before the restart."""
+    made = bucket({**SEGMENTS_ONLY, "checkpoint_age_s": 3600})
     for stream in range(30):
         made.create(f"s{stream:02d}", b"x")
+    made.server.restart(SEGMENTS_ONLY)
     made.settle()
     reader, parts = partitions(made.where, readTier="direct")
     batches = [batch for part in parts for batch in reader.read(part)]

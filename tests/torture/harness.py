@@ -93,6 +93,14 @@ class Victim(ServerProcess):
     def journal_files(self) -> list[Path]:
         return sorted((self.data_dir / "journal").glob("*.log"))
 
+    def disk_bytes(self) -> int:
+        """Everything: journal, catalog, objects and archive."""
+        total = 0
+        for path in self.data_dir.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                total += 512 * path.lstat().st_blocks
+        return total
+
     def object_bytes(self) -> int:
         """All but the archive, which keeps what happened for its own time."""
         objects = self.data_dir / "objects"
