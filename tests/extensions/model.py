@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 TEXT, JSON = "text/plain", "application/json"
+DEFAULTS = {
+    "content_type": None,
+    "ttl_seconds": None,
+    "retention_seconds": None,
+    "retention_bytes": None,
+    "caching": "public",
+}
 
 
 @dataclass
@@ -18,6 +25,7 @@ class ModelStream:
     stream_seq: str | None = None
     snapshot: tuple[int, str, bytes] | None = None
     stream_id: str | None = None  # as the server gave it
+    ttl_s: int | None = None
 
     @property
     def tail(self) -> int:
@@ -71,12 +79,20 @@ class ModelBucket:
     events: list[Event] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)  # of transactions, by application
+    settings: dict[str, str | int | None] = field(default_factory=lambda: dict(DEFAULTS))
+    lapsed: dict[str, ModelStream] = field(default_factory=dict)  # gone, and the feed may say so at any time
+
+    def made_again(self) -> ModelBucket:
+        """Deleted and created: what happened under this name stays in its feed, and nothing else."""
+        return ModelBucket(events=self.events, rows=self.rows)
 
     def happened(self, name: str, kind: str, first: int, following: int) -> None:
         self.events.append(Event(name, kind, first, following))
 
     def create(self, name: str, content_type: str, messages: list[bytes], closed: bool) -> ModelStream:
-        stream = self.streams[name] = ModelStream(content_type)
+        if name in self.lapsed:
+            self.expired(name)
+        stream = self.streams[name] = ModelStream(content_type, ttl_s=self.settings["ttl_seconds"])
         self.happened(name, "created", 0, 0)
         self.append(name, messages)
         if closed:
@@ -101,6 +117,18 @@ class ModelBucket:
     def delete(self, name: str) -> None:
         stream = self.streams.pop(name)
         self.happened(name, "deleted", stream.tail, stream.tail)
+
+    def lapse(self, name: str) -> None:
+        """Its time is up: absent from now on, and said to be so once somebody comes by."""
+        self.lapsed[name] = self.streams.pop(name)
+
+    def expired(self, name: str) -> None:
+        stream = self.lapsed.pop(name)
+        self.happened(name, "expired", stream.tail, stream.tail)
+
+    def trim(self, name: str, earliest: int) -> None:
+        self.streams[name].earliest = earliest
+        self.happened(name, "trimmed", 0, earliest)
 
     def publish(self, name: str, offset: int, content_type: str, value: bytes, trims: bool) -> None:
         stream = self.streams[name]

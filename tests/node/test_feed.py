@@ -209,7 +209,7 @@ async def test_a_position_before_the_archive_is_gone_and_says_the_way_on(tmp_pat
     async with FeedRig(tmp_path, ROOMY) as rig:
         start = rig.node.feed.now
         await filled(rig, 10)
-        early_ms = rig.node.clock.now_ms()
+        early_ms = rig.node.clock.commit_ms()
         await asyncio.sleep(0.005)
         rig.checkpoint()
         rig.drop_archive(bytes_max=0)

@@ -38,6 +38,7 @@ class Expected:
     """What one stream is, as plainly as can be said."""
 
     kind: str
+    takes_kind: bool = False  # it was created without one: the first append says it
     messages: list[bytes] = field(default_factory=list)
     closed: bool = False
     closed_by: tuple | None = None
@@ -64,12 +65,13 @@ class Model:
     def create(self, key, kind, messages, closed, producer):
         stream = self.streams.get(key)
         if stream is not None:
-            if (stream.kind, stream.closed) != (kind, closed):
+            wanted = kind or (stream.kind if stream.takes_kind else BYTES)
+            if (stream.kind, stream.closed) != (wanted, closed):
                 return ("stream_exists",)
             return ("existed", stream.tail, stream.closed)
         if producer is not None and producer.seq != 0:
             return ("producer_sequence_gap", 0, producer.seq)
-        stream = self.streams[key] = Expected(kind)
+        stream = self.streams[key] = Expected(kind or BYTES, takes_kind=kind is None and not messages)
         self._write(stream, messages, closed, producer)
         return ("created", stream.tail, stream.closed)
 
@@ -79,7 +81,8 @@ class Model:
             return ("not_found",)
         if stream.closed:
             return self._on_closed(stream, messages, producer)
-        if messages and kind != stream.kind:
+        awaits_kind = stream.takes_kind and not stream.messages
+        if messages and kind != stream.kind and not awaits_kind:
             return ("content_type_mismatch",)
         refusal = self._producer_says(stream, producer)
         if refusal is not None and refusal[0] == "duplicate" and closes:
@@ -87,6 +90,8 @@ class Model:
             return ("duplicate", stream.tail, True)
         if refusal is not None:
             return refusal
+        if messages and awaits_kind:
+            stream.kind = kind
         self._write(stream, messages, closes, producer)
         return ("appended" if messages else "closed", stream.tail, stream.closed)
 
@@ -221,7 +226,13 @@ class NodeAndDictionary(RuleBasedStateMachine):
             self.create_command("box/b", JSON, [], False, None),
         )
 
-    @rule(key=keys, kind=kinds, sizes=st.lists(sizes, max_size=3), closed=rarely, seq=st.sampled_from((None, 0, 1)))
+    @rule(
+        key=keys,
+        kind=st.none() | kinds,
+        sizes=st.lists(sizes, max_size=3),
+        closed=rarely,
+        seq=st.sampled_from((None, 0, 1)),
+    )
     def create(self, key, kind, sizes, closed, seq):
         producer = None if seq is None else Producer("p", 0, seq)
         self.ask(self.create_command(key, kind, sizes, closed and not sizes, producer))
@@ -253,11 +264,11 @@ class NodeAndDictionary(RuleBasedStateMachine):
         producer = Producer(name, epoch, seq + other)
         self.ask(self.append_command(key, self.kind_of(key, BYTES), sizes, True, producer))
 
-    @rule(key=keys, kind=kinds, again=st.sampled_from((True, True, False)))
+    @rule(key=keys, kind=st.none() | kinds, again=st.sampled_from((True, True, False)))
     def delete(self, key, kind, again):
         """And mostly take the name again at once, or there would soon be nothing to write to."""
         deleted = Delete(key), self.model.delete(key)
-        self.ask(deleted, *([self.create_command(key, kind, [3], False, None)] if again else []))
+        self.ask(deleted, *([self.create_command(key, kind, [3] if kind else [], False, None)] if again else []))
 
     @rule(key=keys, behind=st.sampled_from((0, 1, 1)), sizes=st.lists(sizes, max_size=1))
     def delete_if_nothing_has_changed(self, key, behind, sizes):
@@ -374,7 +385,8 @@ class NodeAndDictionary(RuleBasedStateMachine):
         self.rig.checkpoint()
         self.rig.evict()
         assert self.rig.node.machine.streams == {}
-        assert self.rig.node.machine.hot_bytes == 0
+        on_their_way = sum(len(part) for parts in self.rig.node.machine.uploads.values() for part in parts)
+        assert self.rig.node.machine.hot_bytes == on_their_way
 
     @rule()
     def checkpoint_that_the_server_has_not_heard_of(self):

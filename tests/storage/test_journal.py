@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import resource
+from collections.abc import Iterator
 
 import pytest
 
@@ -276,6 +280,49 @@ def test_a_look_from_outside_sees_what_has_been_written_so_far(tmp_path):
     write(journal, b"not synced yet")
     assert [batch.last_sequence for batch in JournalReader(tmp_path, Files()).batches(0)][-1] == 20
     journal.close()
+
+
+@contextlib.contextmanager
+def all_descriptors_taken() -> Iterator[list[int]]:
+    """As a crowd of connections would; gives what it took."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield taken
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+def test_a_roll_needs_no_descriptor_that_others_can_take(tmp_path):
+    journal = open_journal(tmp_path, Files(), file_bytes=256)
+    with all_descriptors_taken():
+        written = [commit(journal, b"x" * 50) for _ in range(20)]
+    assert len(journal_files(tmp_path)) > 5
+    journal.close()
+    assert held(tmp_path) == written
+
+
+def test_a_roll_waits_for_descriptors_that_come_back(tmp_path, monkeypatch):
+    journal = open_journal(tmp_path, Files(), file_bytes=256)
+    journal._give_spares()
+    with all_descriptors_taken() as taken:
+        pauses = iter(range(100))
+
+        def somebody_leaves(_: float) -> None:
+            if next(pauses) % 5 == 4:
+                os.close(taken.pop())
+
+        monkeypatch.setattr("millstream.storage.journal.file.time.sleep", somebody_leaves)
+        written = [commit(journal, b"x" * 50) for _ in range(20)]
+    journal.close()
+    assert held(tmp_path) == written
 
 
 class CountingFiles(Files):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def decide_snapshot(machine: Machine, command: PublishSnapshot, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream.view()
     offset = command.offset
     if offset < view.earliest:
@@ -88,7 +88,7 @@ def _is_known(view: StreamRecord, command: PublishSnapshot) -> bool:
 
 
 def decide_trim(machine: Machine, command: Trim, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream.view()
     offset = command.offset
     if command.number is not None and command.number != view.number:

@@ -121,13 +121,14 @@ class ArchiveKeeper:
             add_to_catalog(self._catalog, writer, size)
         return True
 
-    def drop(self, now_ms: int) -> bool:
+    def drop(self, lease_ms: int) -> bool:
         """Let the oldest go where they are too old, or too much in all; whether any went."""
         archives = self._catalog.archives.all()
         total = sum(use.bytes for use in archives)
         dropped: list[ArchiveUse] = []
+        oldest_ms = self._catalog.timeline().older_than(self._age_ms, lease_ms)
         for use in archives:
-            if use.last_ms >= now_ms - self._age_ms and total <= self._bytes_max:
+            if use.last_ms >= oldest_ms and total <= self._bytes_max:
                 break
             dropped.append(use)
             total -= use.bytes

@@ -122,7 +122,7 @@ class Checkpointer:
             self.catalog.save_producers(number, stretch.producers[number])
         self.catalog.save_buckets(stretch.buckets.values())
         self.catalog.set_state("applied", stretch.last_sequence)
-        self.catalog.set_state("at_ms", stretch.last_ms)
+        self.catalog.save_timeline(stretch.timeline)
         self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
         return superseded
 
@@ -161,7 +161,7 @@ class Checkpointer:
         snapshot that was published last."""
         for number in sorted(stretch.parts):
             part = stretch.parts[number]
-            record = part.settle()
+            record = stretch.settled(part)
             if record.deleted:
                 continue
             if len(part.messages) <= _FEW and not part.is_stored and record.earliest <= part.first_offset:

@@ -148,13 +148,13 @@ class LeaseBook:
         os.replace(temporary, self._path)
 
 
-def held_now(folder: Path, now_ms: int) -> Held:
+def held_now(folder: Path, lease_ms: int) -> Held:
     """The upkeep process' side: what living leases hold."""
-    return _held(_read(folder / FILE), now_ms)
+    return _held(_read(folder / FILE), lease_ms)
 
 
-def _held(leases: Iterable[Lease], now_ms: int) -> Held:
-    living = [lease for lease in leases if lease.expires_at_ms > now_ms]
+def _held(leases: Iterable[Lease], lease_ms: int) -> Held:
+    living = [lease for lease in leases if lease.expires_at_ms > lease_ms]
     fields = Held.__struct_fields__
     return Held(*(max((getattr(lease, field) for lease in living), default=0) for field in fields))
 

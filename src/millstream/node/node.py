@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..engine.machine import Machine, deadline_ms
+from ..engine import leasing
+from ..engine.machine import NOTHING, Machine
 from ..engine.reading import resolve_offset
 from ..engine.state import Stream
-from ..model.commands import Command, Touch
-from ..model.errors import Unavailable
+from ..model.commands import Command, Expire, Touch
+from ..model.errors import NotFound, Unavailable
+from ..model.facts import Touched
 from ..model.names import split_key
 from ..model.positions import format_stream_id
 from ..model.records import BucketRecord, StreamRecord
@@ -26,13 +28,14 @@ from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import StoredPayloads
 from .bulk import Bulk
-from .clock import WallClock
+from .clock import Clock
 from .damage import DamageBook
 from .expiry import Sweeper
 from .feed import Feed
 from .followers import Followers
 from .leases import LeaseBook
 from .listing import Lister
+from .long_reads import LongRead
 from .reader import Reader
 from .recent import RecentFacts
 from .record_reader import RecordReader
@@ -51,7 +54,7 @@ log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
 _STAGING_NICENESS = 5
-_UNKNOWN_SIZE = 1 << 30
+_SLOW_COMMIT_MS = 1000  # up to here a restart makes up for it, see `Lease.thinning_ms`
 _UNAPPLIED_FACTOR = 3  # checkpoints' worth of facts that may wait before writes are held back
 
 
@@ -92,7 +95,7 @@ class Recovered:
     lock_fd: int
     journal: LocalJournal
     catalog: CatalogReader
-    clock: WallClock
+    clock: Clock
     machine: Machine
     objects: LocalObjects
     leftovers: Leftovers
@@ -123,7 +126,7 @@ class Node:
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
-            self.recent.add(*batch, [fact for _, fact in batch.changes], size=_UNKNOWN_SIZE)
+            self.recent.add(*batch, [NOTHING if subject is None else fact for subject, fact in batch.changes])
         recovered.replayed.clear()
         self.writer = Writer(
             self.machine,
@@ -134,14 +137,14 @@ class Node:
             on_committed=self._committed,
         )
         self.feed = Feed(self.recent, catalog, self.objects, self.damage, self.writer, self.machine.incarnation)
-        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
+        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.lease_ms)
         self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.damage, self.leases)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
         self.transactions = self._make_transactions(recovered.leftovers)
         self.retention = Retention(
-            self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
+            self.machine, self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
         )
         remove_orphans(self.objects, catalog, self.machine)
         self._watch: asyncio.Task[None] | None = None
@@ -191,8 +194,8 @@ class Node:
                 limits.transaction_bytes_max,
                 limits.low_space_bytes,
             ),
-            self.leases,
             leftovers,
+            lambda: self.leases.held().transactions_below,
         )
         transactions.on_committed = self._transaction_committed
         self.upkeep.on_cooled = transactions.cooled
@@ -230,15 +233,36 @@ class Node:
         if stream is not None and stream.lease is None and not stream.deleted:
             stream.used = self.machine.coarse_s
             return stream  # the common case
-        return self.machine.visible(key, self.clock.now_ms())
+        try:
+            return self.machine.visible(key)
+        except NotFound:
+            self._end_if_over(key)
+            raise
+
+    def _end_if_over(self, key: str) -> None:
+        """Somebody is told that there is no such stream. If its time is up, that must hold from now on: after a restart
+        the deadline may be a little later, and the machine's clock can be set."""
+        stream = self.machine.streams.get(key)
+        if stream is not None and not stream.deleted:
+            self.submit(Expire(key, stream.number), _ignore)
+
+    def present(self, stream: Stream) -> Stream:
+        """A stream that was looked up before a wait, as it is by now."""
+        found = self.visible(stream.key)
+        if found.number != stream.number:
+            raise NotFound("The stream was deleted; another one has its name.")
+        return found
+
+    def long_read(self, stream: Stream, start: int, end: int) -> LongRead:
+        return LongRead(self.reader, self.catalog, self.present, stream, start, end)
 
     def renew(self, stream: Stream) -> None:
         """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""
         lease = stream.lease
-        if lease is None or lease.ttl_s is None or not lease.sliding:
+        if lease is None or lease.ttl_s is None or not lease.sliding or not self.machine.is_visible(stream):
             return
-        now = self.clock.now_ms()
-        stream.seen_ms = max(stream.seen_ms, now)  # after a reload it may lie a little ahead
+        now = self.clock.lease_ms()
+        leasing.renew(stream, now)
         if now - lease.renewed_ms >= lease.thinning_ms():
             self.submit(Touch(stream.key, stream.number), _ignore)
 
@@ -246,7 +270,8 @@ class Node:
         """How long the stream lives yet, rounded up; None for ever."""
         if stream.lease is None:
             return None
-        return max(0, -(-(deadline_ms(stream, stream) - self.clock.now_ms()) // 1000))
+        left_s = max(0, -(-leasing.left_ms(stream, self.clock) // 1000))
+        return left_s if stream.lease.ttl_s is None else min(left_s, stream.lease.ttl_s)  # a restart may give a little
 
     def resolve(self, stream: Stream, offset: int) -> int:
         return resolve_offset(stream, offset)
@@ -260,7 +285,7 @@ class Node:
         return bucket is not None and bucket.settings.caching == "private"
 
     def list_streams(self, bucket: str, prefix: str, after: str, limit: int) -> tuple[list[StreamRecord], bool]:
-        return self.lister.page(bucket, prefix, after, limit, self.clock.now_ms())
+        return self.lister.page(bucket, prefix, after, limit)
 
     def stream_id(self, number: int) -> str:
         return format_stream_id(self.machine.incarnation, number)
@@ -278,11 +303,19 @@ class Node:
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
-        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told, len(batch.buffer))
-        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told)
+        if self.machine.held_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
+        if self.clock.lease_ms() - batch.at_ms - batch.shift_ms >= _SLOW_COMMIT_MS:
+            self._renew_again(batch)
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
+
+    def _renew_again(self, batch: Batch) -> None:
+        """TTLs count from the answer, which came long after what the journal says: let it know of the later time."""
+        for subject, fact in batch.changes:
+            if isinstance(subject, Stream) and not isinstance(fact, Touched):  # or it would never come to an end
+                self.renew(subject)
 
     def _transaction_committed(self, size: int) -> None:
         self.upkeep.bytes_since_cut += size
@@ -293,6 +326,7 @@ class Node:
                 self.writer.refuse(self._reason_to_refuse())
             except OSError as error:
                 log.error("The free space of %s cannot be told: %s", self._data_dir.root, error)
+            self.writer.look_at_clock()
             await asyncio.sleep(_WATCH_S)
 
     def _reason_to_refuse(self) -> Unavailable | None:
@@ -303,7 +337,7 @@ class Node:
                 f"{self.limits.low_space_bytes >> 20} MiB. Free some space; they resume by themselves.",
                 code="disk_nearly_full",
             )
-        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+        if self.machine.held_bytes > self.limits.hot_bytes_max:
             return Unavailable("Too much is waiting to be moved to segments. Try again soon.", code="write_pressure")
         if self.upkeep.unapplied > _UNAPPLIED_FACTOR * self.limits.checkpoint_records:
             return Unavailable("Checkpoints lag behind the writes. Try again soon.", code="write_pressure")
@@ -320,14 +354,14 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
     started = time.monotonic()
     files = files or Files()
     data_dir = DataDir(root)
-    clock = WallClock()
+    clock = Clock()
     lock_fd = lock_directory(data_dir)
     try:
         data_dir.prepare(files)
         # Everything is looked at before anything is written: a start that is refused changes nothing.
         check_agreement(data_dir, scan_journal(data_dir.journal, files))
         journal = LocalJournal(data_dir.journal, files, file_bytes=limits.journal_file_bytes)
-        scan = journal.open(clock.now_ms())
+        scan = journal.open(clock.wall_ms())
         if scan.torn_bytes:
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
         incarnation = prepare_catalog(data_dir, files, journal, limits.block_bytes)
@@ -336,6 +370,7 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
         machine = Machine(
             catalog,
             incarnation=incarnation,
+            time=clock,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
             apps_max=limits.transaction_apps_max,

@@ -9,11 +9,19 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import TypeVar
 
 from ..engine.machine import Machine
-from ..engine.reading import Cut, cut_hot, cut_messages, is_hot_boundary, resolve_offset, split_messages, take_messages
+from ..engine.reading import (
+    Cut,
+    cut_hot,
+    cut_messages,
+    hot_boundary,
+    last_boundary,
+    resolve_offset,
+    split_messages,
+    take_messages,
+)
 from ..engine.state import Stream
 from ..model.errors import CorruptData, NotFound, Unavailable
 from ..model.media import is_json
@@ -48,7 +56,7 @@ class Reader:
         return None if cold is None else self._with_hot(stream, cold, bytes_max)
 
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
-        extents = self._extents(stream, start, bytes_max)
+        extents = self.extents(stream, start, bytes_max)
         blobs = self._cached(extents)
         return None if blobs is None else self._assemble(stream, start, bytes_max, extents, blobs)
 
@@ -73,7 +81,7 @@ class Reader:
             ready = self.read_now(stream, start, bytes_max)
             if ready is not None:
                 return ready
-            extents = self._extents(stream, start, bytes_max)
+            extents = self.extents(stream, start, bytes_max)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
                 return self._assemble(stream, start, bytes_max, extents, blobs)
@@ -86,7 +94,7 @@ class Reader:
                 resolve_offset(stream, start)
             if start >= stream.hot_from:
                 return cut_messages(stream, start, bytes_max)
-            extents = self._extents(stream, start, bytes_max)
+            extents = self.extents(stream, start, bytes_max)
             blobs = self._cached(extents) or await self._fetch_any(stream, extents)
             if blobs is not None:
                 return self._assemble(stream, start, bytes_max, extents, blobs, whole_messages=True)
@@ -94,17 +102,24 @@ class Reader:
 
     async def is_boundary(self, stream: Stream, offset: int) -> bool:
         """Whether a message ends, or the first one begins, at an offset that is kept."""
+        return await self.boundary(stream, offset) == offset
+
+    async def boundary(self, stream: Stream, offset: int) -> int:
+        """The last place at or before an offset that is kept where a message ends, or the first one begins."""
         if offset in (stream.earliest, stream.tail):
-            return True
+            return offset
         if offset >= stream.hot_from:
-            return is_hot_boundary(stream, offset)
+            return hot_boundary(stream, offset)
+        return last_boundary(*await self.block_at(stream, offset), offset)
+
+    async def block_at(self, stream: Stream, offset: int) -> tuple[int, Sequence[int]]:
+        """The first offset and the lengths of the messages in the block that holds an offset."""
         for _ in range(_REPLANS_MAX):
             extents = self._catalog.extents(stream.number, offset, offset + 1, 1)
             check_contiguous(stream, offset, offset + 1, extents)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
-                first_offset, lengths, _ = self._decoded(decode_payload, stream, extents[0], blobs[0])
-                return offset in accumulate(lengths, initial=first_offset)
+                return self._decoded(decode_payload, stream, extents[0], blobs[0])[:2]
         raise _moving()
 
     async def small_snapshot(self, stream: Stream, snapshot: Snapshot) -> bytes:
@@ -156,7 +171,8 @@ class Reader:
                 return record.offset
         return stream.tail
 
-    def _extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
+    def extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
+        """The blocks with the next so many bytes that are not in memory, without a gap."""
         end = min(start + bytes_max, stream.hot_from)
         extents = self._catalog.extents(stream.number, start, max(end, start + 1), _EXTENTS_MAX)
         if len(extents) == _EXTENTS_MAX:

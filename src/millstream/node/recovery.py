@@ -13,7 +13,7 @@ from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.journal import JournalScan, LocalJournal
 from .checkpoint import Checkpointer
-from .clock import WallClock
+from .clock import Clock
 
 
 def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> int:
@@ -71,16 +71,15 @@ class Replayed(NamedTuple):
     changes: list[Change]
 
 
-def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: WallClock) -> list[Replayed]:
+def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: Clock) -> list[Replayed]:
     """Apply what the catalog does not have."""
     applied = catalog.state("applied") or 0
     replay_from = catalog.state("replay_from") or applied + 1
     known: dict[int, Stream] = {}
     machine.next_sequence = applied + 1
-    clock.not_before(catalog.state("at_ms") or 0)
+    machine.timeline = catalog.timeline()
     replayed: list[Replayed] = []
     for batch in journal.batches(replay_from - 1):
-        clock.not_before(batch.at_ms)
         sequence = batch.first_sequence
         changes: list[Change] = []
         for fact in batch.facts:
@@ -91,8 +90,10 @@ def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, cloc
             elif isinstance(fact, facts.PartStored | facts.PartsDropped):
                 machine.apply_upload(fact, sequence)
             elif isinstance(fact, facts.Appended) and fact.upload is not None:
-                machine.uploads.pop(fact.upload, None)
+                machine.drop_upload(fact.upload)
             sequence += 1
         if changes:
             replayed.append(Replayed(sequence - len(changes), batch.at_ms, changes))
+    machine.shift_ms = machine.timeline.shift_ms
+    clock.go_on(machine.timeline)
     return replayed

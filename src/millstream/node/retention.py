@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from ..engine.machine import Machine
 from ..engine.state import Stream
 from ..model.commands import Trim
 from ..model.errors import CorruptData, MillstreamError, Unavailable
@@ -16,7 +17,7 @@ from ..model.facts import BucketSettings
 from ..model.records import StreamRecord
 from ..model.replies import Outcome, Receipt
 from ..storage.catalog import CatalogReader
-from .clock import WallClock
+from .clock import Clock
 from .listing import Lister
 from .reader import Reader
 from .vital import end_task, vital_task
@@ -31,14 +32,16 @@ _PAUSE_S = 0.01  # between pages: a sweep is never in a hurry
 class Retention:
     def __init__(
         self,
+        machine: Machine,
         writer: Writer,
         catalog: CatalogReader,
         reader: Reader,
         lister: Lister,
-        clock: WallClock,
+        clock: Clock,
         *,
         every_s: float,
     ) -> None:
+        self._machine = machine
         self._writer = writer
         self._catalog = catalog
         self._reader = reader
@@ -70,7 +73,7 @@ class Retention:
     async def _sweep_bucket(self, name: str, settings: BucketSettings) -> None:
         after, has_more = "", True
         while has_more:
-            page, has_more = self._lister.page(name, "", after, _PAGE, self._clock.now_ms())
+            page, has_more = self._lister.page(name, "", after, _PAGE)
             for record in page:
                 try:
                     await self._look_at(record, settings)
@@ -87,7 +90,8 @@ class Retention:
         stream = record if isinstance(record, Stream) else Stream.from_record(record)
         offset = 0
         if settings.retention_s is not None:
-            offset = await self._offset_by_age(stream, self._clock.now_ms() - settings.retention_s * 1000)
+            oldest_ms = self._machine.timeline.older_than(settings.retention_s * 1000, self._clock.lease_ms())
+            offset = await self._offset_by_age(stream, oldest_ms)
         if settings.retention_bytes is not None:
             offset = max(offset, self._offset_by_size(stream, settings.retention_bytes))
         if offset > stream.earliest:

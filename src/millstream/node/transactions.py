@@ -34,8 +34,7 @@ from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import decode_additions, object_name, read_additions
 from ..storage.transactions.parts import PartHead, part_name
 from .clearing import clear_away
-from .clock import WallClock
-from .leases import LeaseBook
+from .clock import Clock
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
@@ -75,12 +74,12 @@ class Transactions:
         machine: Machine,
         writer: Writer,
         objects: LocalObjects,
-        clock: WallClock,
+        clock: Clock,
         stager: StagingWorker,
         merger: StagingWorker,
         limits: TransactionLimits,
-        leases: LeaseBook,
         leftovers: Leftovers,
+        held: Callable[[], int] = lambda: 0,
     ) -> None:
         self._machine = machine
         self._writer = writer
@@ -89,7 +88,7 @@ class Transactions:
         self._stager = stager
         self._merger = merger  # of its own: a commit does not wait for gigabytes that somebody stages
         self._limits = limits
-        self._leases = leases
+        self._held = held  # leases hold the objects below this number
         self.parts = StagedParts()
         self.stored = set(leftovers.objects)  # the transactions' objects that are there
         self._preparing: set[int] = set()  # those among them that no fact names yet
@@ -162,7 +161,7 @@ class Transactions:
     ) -> StagedPart | None:
         """Make a part of a body that lies in the object store; None when its version is committed meanwhile."""
         created_ms = self._machine.visible_bucket(bucket).created_ms
-        head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
+        head = PartHead(bucket, created_ms, app, version, part, self._clock.lease_ms())
         number = self._next_number()
         self.check_room(await asyncio.to_thread(self._objects.size, body))
         report = await self._stager.run(StageJob(body, is_arrow, number, head))
@@ -330,12 +329,12 @@ class Transactions:
             await asyncio.sleep(0)
         garbage = self.stored - self._machine.objects.keys() - self._preparing
         if garbage:
-            held_below = self._leases.held().transactions_below  # asked for after the garbage is known, see `leases`
+            held_below = self._held()  # asked for after the garbage is known, see `leases`
             for number in [number for number in garbage if number >= held_below]:
                 await self._remove_object(number)
 
     def _is_outdated(self, head: PartHead) -> bool:
-        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.now_ms():
+        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.lease_ms():
             return True
         bucket = self._machine.find_bucket(head.bucket)
         if bucket is None or bucket.deleted or bucket.created_ms != head.bucket_ms:
@@ -356,7 +355,7 @@ class Transactions:
 
     def _next_number(self) -> int:
         """A number that no part and no object has had. It tells about when it was given."""
-        self._last_number = max(self._last_number + 1, self._clock.now_ms())
+        self._last_number = max(self._last_number + 1, self._clock.lease_ms())
         return self._last_number
 
     def _lock(self, app: App) -> asyncio.Lock:

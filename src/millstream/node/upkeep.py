@@ -142,7 +142,7 @@ class Upkeep:
         return (
             records >= limits.checkpoint_records
             or self.bytes_since_cut >= limits.checkpoint_bytes
-            or self._machine.hot_bytes >= limits.hot_bytes_max // 2
+            or self._machine.held_bytes >= limits.hot_bytes_max // 2
             or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
         )
 
@@ -168,13 +168,13 @@ class Upkeep:
         went."""
         self._next_eviction_s = self._now_s() + _EVICT_EVERY_S
         self._evicted_at = self.applied
-        now, now_ms = self._machine.coarse_s, self._clock.now_ms()
+        now = self._machine.coarse_s
         streams = list(self._machine.streams.values())
         excess = before = len(streams) - self._limits.hot_streams_max
         for start in range(0, len(streams), _SLICE):
             for stream in streams[start : start + _SLICE]:
                 used_before = now + 1 if excess > 0 else now - _IDLE_S
-                excess -= self._machine.evict_idle(stream, self.applied, used_before, now_ms)
+                excess -= self._machine.evict_idle(stream, self.applied, used_before)
             await asyncio.sleep(0)
         return before - excess
 
@@ -217,6 +217,7 @@ class Upkeep:
                 os.getpid(),
                 self._limits.archive_age_s,
                 self._limits.archive_bytes_max,
+                self._clock.base_ms,
             )
             self._process = await start_helper("millstream.node.upkeep_process", assignment, self._lock_fd)
             self._was_started = True

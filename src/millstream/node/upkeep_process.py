@@ -23,7 +23,7 @@ from ..storage.files import Files
 from . import memory
 from .archiving import ArchiveKeeper
 from .checkpoint import Checkpointer
-from .clock import WallClock
+from .clock import HelpersClock
 from .leases import held_now
 from .merging import Merger
 
@@ -44,6 +44,7 @@ class Assignment(msgspec.Struct):
     parent: int
     archive_age_s: float
     archive_bytes_max: int
+    clock_base_ms: int
 
 
 class Request(msgspec.Struct):
@@ -83,16 +84,16 @@ def serve(assignment: Assignment) -> None:
         age_s=assignment.archive_age_s,
         bytes_max=assignment.archive_bytes_max,
     )
-    clock = WallClock()
+    clock = HelpersClock(assignment.clock_base_ms)
     folder = Path(assignment.data_dir)
     merge_due, has_memory = True, False
     while True:
         if merge_due and not _readable(0):
-            keeper.drop(clock.now_ms())
+            keeper.drop(clock.lease_ms())
             archives_merged = _step(keeper.merge)
-            keeper.collect(lambda: held_now(folder, clock.now_ms()).archives_below)
+            keeper.collect(lambda: held_now(folder, clock.lease_ms()).archives_below)
             merged = _step(merger.step)
-            removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
+            removed = merger.collect(lambda: held_now(folder, clock.lease_ms()).segments_below)
             if merged or removed:
                 tell(Report(checkpointer.applied, removed, merged=int(merged)))
             merge_due = merged or archives_merged

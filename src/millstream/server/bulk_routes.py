@@ -171,7 +171,7 @@ class BulkRoutes:
             f"{incarnation:016x}",
             sum(range_.messages for range_ in plan.ranges),
             sum(range_.bytes for range_ in plan.ranges),
-            _lease_body(plan.bucket, plan.lease),
+            self._lease_body(plan.bucket, plan.lease),
             {"kind": "fs", "root": str(self._node.objects_root)},
             [{"number": s.number, "stream": s.name, "content_type": s.content_type} for s in plan.streams.values()],
             [{"number": number, "earliest": earliest} for number, earliest in plan.gone.items()],
@@ -179,11 +179,16 @@ class BulkRoutes:
             ranges,
         )
 
+    def _lease_body(self, bucket: str, lease: Lease) -> LeaseBody:
+        """Clients know the wall clock only."""
+        expires_at_ms = self._node.clock.wall_ms() + lease.expires_at_ms - self._node.clock.lease_ms()
+        return LeaseBody(lease.id, expires_at_ms, lease_url(quote(bucket, safe=""), lease.id))
+
     def serve_lease(self, conn: HttpConnection, request: Request, bucket: str, lease_id: str) -> None:
         self._node.bucket(bucket)
         if request.method == b"POST":
             lease = self._bulk.leases.renew(bucket, lease_id)
-            conn.respond(200, _JSON + NO_STORE, [json_body(_lease_body(bucket, lease))])
+            conn.respond(200, _JSON + NO_STORE, [json_body(self._lease_body(bucket, lease))])
         else:
             self._bulk.leases.give_back(bucket, lease_id)
             conn.respond(204, NO_STORE)
@@ -191,10 +196,6 @@ class BulkRoutes:
 
 def _bounds(query: BulkQuery) -> Bounds:
     return Bounds(query.max_bytes, query.max_messages)
-
-
-def _lease_body(bucket: str, lease: Lease) -> LeaseBody:
-    return LeaseBody(lease.id, lease.expires_at_ms, lease_url(quote(bucket, safe=""), lease.id))
 
 
 class _NdjsonRows:

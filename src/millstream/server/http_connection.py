@@ -18,6 +18,7 @@ from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
 from ..protocol.http.requests import Request
 from ..protocol.http.responses import NO_STORE, head, options_lines, write_lines, write_status
+from .descriptors import TOLD_MAX
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,10 @@ class HttpConnection(RequestReceiver):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class; it has all of one's methods
         self._transport.set_write_buffer_limits(high=256 << 10)
-        if not self._listener.admit(self):
+        over = self._listener.admit(self)
+        if over > TOLD_MAX:
+            self.abort()
+        elif over > 0:
             self._reject(503, "too_many_connections", "The server has as many connections as it takes. Try again.")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -83,14 +87,14 @@ class HttpConnection(RequestReceiver):
     def respond(
         self, status: int, lines: bytes = b"", pieces: Sequence[bytes | memoryview] = (), size: int | None = None
     ) -> None:
-        """Answer the request being served. HEAD, 204 and 304 have no body."""
+        """Answer the request being served. HEAD, 204 and 304 have no body; HEAD tells its length if that is known."""
         transport = self._transport
         request = self.request
         assert request is not None
         self._listener.answered[request.method, status] += 1
         if transport is None:
             return
-        if size is None and status != 204 and status != 304:
+        if size is None and status != 204 and status != 304 and (pieces or request.method != b"HEAD"):
             size = sum(map(len, pieces))
         if self.cors:
             lines = self.cors + lines
@@ -273,7 +277,9 @@ class HttpConnection(RequestReceiver):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the answer on its way."""
         self._lingering = True
-        self.deadline = self._listener.now + _LINGER_S
+        if not self.paused:
+            self._drain.watch_later()
+            self.deadline = self._listener.now + _LINGER_S
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -282,7 +288,10 @@ class HttpConnection(RequestReceiver):
         if self._transport is None:
             return
         if self.paused or self._lingering or self._closing:
-            self._transport.abort()
+            if self._drain.has_moved(self._transport):
+                self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+            else:
+                self._transport.abort()
         elif self._begun:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
         else:
@@ -291,7 +300,7 @@ class HttpConnection(RequestReceiver):
     def close(self) -> None:
         """Close when everything is sent; a client that does not take it is dropped."""
         self._closing = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
         if self._transport is not None:
             self._transport.close()
 

@@ -122,9 +122,10 @@ class HttpListener:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def admit(self, conn: HttpConnection) -> bool:
+    def admit(self, conn: HttpConnection) -> int:
+        """How many connections are above the limit with this one; it is admitted if none is."""
         self._connections.add(conn)
-        return len(self._connections) <= self.settings.connections_max
+        return len(self._connections) - self.settings.connections_max
 
     def forget(self, conn: HttpConnection) -> None:
         self._connections.discard(conn)

@@ -20,6 +20,7 @@ from ..model.errors import MillstreamError
 from ..protocol.http import headers as h
 from ..protocol.http.error_table import status_of
 from ..protocol.http.requests import PlainAppend, PlainRead, Request, origin_form
+from .draining import Drain
 
 if TYPE_CHECKING:
     from .http_listener import HttpListener
@@ -67,6 +68,7 @@ class RequestReceiver(asyncio.Protocol):
         "_body_size",
         "_chunk",
         "_closing",
+        "_drain",
         "_ended",
         "_head_size",
         "_headers",
@@ -123,6 +125,7 @@ class RequestReceiver(asyncio.Protocol):
         self._shares_chunk = False
         self._whole: Request | None = None  # the request that began with the chunk and is complete
         self._patience = _PATIENCE_MAX
+        self._drain = Drain()
         self._begin()
 
     def _begin(self) -> None:
@@ -141,15 +144,22 @@ class RequestReceiver(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
 
     def resume_writing(self) -> None:
         self.paused = False
         self.deadline = 0.0
         if self.live is not None:
             self.live.writable()
+        elif self._lingering or (self._transport is not None and self._transport.is_closing()):
+            self._watch_drain()  # there is a rest that must be taken as well
         elif not self.busy:
             self._idle()
+
+    def _watch_drain(self) -> None:
+        """From now on the client has to take something in time."""
+        self._drain.watch(self._transport)
+        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
 
     def eof_received(self) -> bool:
         """The client has said all it had to say. It still gets its answers; a live read ends, as it may be gone."""

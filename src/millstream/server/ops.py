@@ -74,7 +74,7 @@ class Metrics:
         yield counter("millstream_journal_commits", "Group commits.", node.writer.commits)
         yield gauge("millstream_journal_sequence", "Last committed fact.", node.writer.committed_sequence)
         yield gauge("millstream_catalog_sequence", "Last checkpointed fact.", node.upkeep.applied)
-        yield gauge("millstream_hot_bytes", "Payload in memory.", node.machine.hot_bytes)
+        yield gauge("millstream_hot_bytes", "Payload in memory.", node.machine.held_bytes)
         yield gauge("millstream_hot_streams", "Streams in memory.", len(node.machine.streams))
         yield counter("millstream_checkpoints", "Checkpoints.", node.upkeep.checkpoints)
         yield counter("millstream_merges", "Segment merges.", node.upkeep.merges)

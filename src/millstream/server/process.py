@@ -14,6 +14,7 @@ import uvloop
 
 from ..model.errors import StorageError
 from ..node.node import Node, NodeLimits, recover
+from .descriptors import fit_connections
 from .http_listener import HttpListener
 from .s3p_listener import S3pListener
 from .setting_kinds import Address
@@ -25,6 +26,7 @@ log = logging.getLogger("millstream")
 def run(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM. 0 after a clean stop, 1 when the data cannot be served."""
     _set_up_logging(settings)
+    settings = fit_connections(settings)
     # Most objects here live long and form no cycles; looking for some after every 700 allocations is waste.
     gc.set_threshold(50_000, 20, 50)
     try:

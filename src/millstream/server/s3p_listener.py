@@ -65,9 +65,10 @@ class S3pListener:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def admit(self, conn: S3pConnection) -> bool:
+    def admit(self, conn: S3pConnection) -> int:
+        """How many connections are above the limit with this one; it is admitted if none is."""
         self._connections.add(conn)
-        return len(self._connections) <= self.settings.s3p_connections_max
+        return len(self._connections) - self.settings.s3p_connections_max
 
     def forget(self, conn: S3pConnection) -> None:
         self._connections.discard(conn)

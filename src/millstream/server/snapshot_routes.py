@@ -6,14 +6,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from ..model.commands import PublishSnapshot
-from ..model.errors import Conflict, NotFound, PreconditionFailed, TooLarge, Unavailable
+from ..model.errors import BadRequest, Conflict, NotFound, PreconditionFailed, TooLarge, Unavailable
 from ..model.etags import is_among, snapshot_etag
 from ..model.media import DEFAULT_CONTENT_TYPE
 from ..model.records import Snapshot
 from ..model.replies import Outcome, Receipt
 from ..node import Stream
 from ..node.clearing import clear_away
-from ..node.node import Node
 from ..node.snapshots import message_batches, new_object_name, snapshot_pieces
 from ..node.writer import Answer
 from ..protocol.http import headers as h
@@ -39,10 +38,9 @@ from .compression import Piece, compressed, wanted_encoding
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
-from .streamed import StreamedAnswer
+from .streamed import Politeness, StreamedAnswer
 
-_REST_S = 0.035
-_BUSY_COMMITS = 3  # since the last megabyte: others write
+_REST_S = 0.035  # for each megabyte of a snapshot that comes while others write: it is taken at some 25 MB a second
 
 
 class SnapshotRoutes:
@@ -58,7 +56,7 @@ class SnapshotRoutes:
             case ("snapshot",):
                 self._serve_latest(conn, request, path.key)
             case ("snapshot", offset):
-                self._serve_snapshot(conn, request, path.key, parse_snapshot_offset(offset))
+                self._serve_snapshot(conn, request, path.key, _offset(request, offset))
             case _:
                 raise NotFound(
                     f"Nothing is here. Under a stream there are /{SNAPSHOT} and /{BOOTSTRAP}.", code="unknown_route"
@@ -89,7 +87,7 @@ class SnapshotRoutes:
         if trouble is not None:
             raise Unavailable(trouble)
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
-        limit, rest_s = self._settings.snapshot_bytes_max, _Politeness(self._node).rest_s
+        limit, rest_s = self._settings.snapshot_bytes_max, Politeness(self._node, _REST_S).rest_s
         return ObjectSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
 
     def _check_size(self, size: int) -> None:
@@ -137,8 +135,8 @@ class SnapshotRoutes:
         if request.method not in (b"GET", b"HEAD"):
             conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
-        snapshot = _latest(self._node.visible(key))
-        conn.respond(307, latest_lines(request.path, snapshot.offset))
+        stream = self._node.visible(key)
+        conn.respond(307, latest_lines(request.path, stream, _latest(stream).offset))
 
     async def _read(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         stream = self._node.visible(key)
@@ -204,23 +202,25 @@ class SnapshotRoutes:
         yield multipart_end(boundary)
 
 
-class _Politeness:
-    """A large snapshot has time: while others write, it takes some 25 MB a second, no more."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._commits = node.writer.commits
-
-    def rest_s(self) -> float:
-        commits, self._commits = self._commits, self._node.writer.commits
-        return _REST_S if self._commits - commits >= _BUSY_COMMITS else 0.0
+def _offset(request: Request, text: str) -> int:
+    """The offset of a snapshot: of one to be published, or of one that may be there."""
+    try:
+        return parse_snapshot_offset(text)
+    except BadRequest:
+        if request.method == b"PUT":
+            raise
+        raise _no_such_snapshot() from None
 
 
 def _latest(stream: Stream, offset: int | None = None) -> Snapshot:
     snapshot = stream.snapshot
     if snapshot is None or offset not in (None, snapshot.offset):
-        raise NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
+        raise _no_such_snapshot()
     return snapshot
+
+
+def _no_such_snapshot() -> NotFound:
+    return NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
 
 
 def _is_published(answer: Answer | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ class LocalObjects:
         self._files = files
         self._buffers = BufferPool()
         self._open: OrderedDict[str, int] = OrderedDict()  # most recently used last
+        self._open_max = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16, _OPEN_FILES_MAX)
 
     def prepare(self, folder: str) -> None:
         """Make a folder, and clear what a crash left half-written in it."""
@@ -140,7 +142,7 @@ class LocalObjects:
             self._open.move_to_end(name)
             return fd
         fd = self._open[name] = self._files.open_read(self._root / name)
-        if len(self._open) > _OPEN_FILES_MAX:
+        if len(self._open) > self._open_max:
             self._files.close(self._open.popitem(last=False)[1])
         return fd
 

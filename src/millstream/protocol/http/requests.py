@@ -132,13 +132,13 @@ def append_command(request: Request, key: str) -> Append:
     headers = request.headers
     content_type = content_type_of(headers)
     if _WRITER_HEADERS.isdisjoint(headers):
-        return Append(key, content_type, _append_body(request.body, content_type, False))
+        return Append(key, content_type, _append_body(request.body, content_type))
     check_write(headers)
     closes = h.STREAM_CLOSED in headers and is_closing(headers)
     return Append(
         key,
         content_type,
-        _append_body(request.body, content_type, closes),
+        _append_body(request.body, content_type),
         closes,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
@@ -322,13 +322,9 @@ def content_type_of(headers: dict[bytes, bytes]) -> str | None:
     return content_type
 
 
-def _append_body(body: bytes, content_type: str | None, closes: bool) -> Body:
+def _append_body(body: bytes, content_type: str | None) -> Body:
     if not body:
-        if closes:
-            return EMPTY_BODY
-        return Body(
-            fault=BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
-        )
+        return EMPTY_BODY  # good for closing, and nothing else
     return Body(body) if content_type is None or not is_json(content_type) else _json_body(body)
 
 
