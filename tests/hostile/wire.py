@@ -142,9 +142,9 @@ class Wire:
         if "transfer-encoding" in headers:
             assert "content-length" not in headers, headers
             return b"" if method == "HEAD" else b"".join(iter(self._chunk, b""))
-        size = int(headers["content-length"])
         if method == "HEAD":
             return b""
+        size = int(headers["content-length"])
         body = self._read.read(size)
         assert len(body) == size, f"{len(body)} of {size} bytes came"
         return body

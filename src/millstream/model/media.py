@@ -6,10 +6,10 @@ import re
 from functools import lru_cache
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
-_CHARSET = re.compile(r""";\s*charset\s*=\s*["']?([^"';\s]+)""", re.IGNORECASE)
-_UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}[ \t]*(?:;.*)?")
+_CHARSET = re.compile(r""";\s*charset\s*=\s*["']?([^"';\s]+)""", re.IGNORECASE)
+_UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 
 
 @lru_cache(maxsize=1024)

@@ -277,6 +277,7 @@ class HttpConnection(RequestReceiver):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the answer on its way."""
         self._lingering = True
+        self._listener.lingering[self] = None
         if not self.paused:
             self._drain.watch_later()
             self.deadline = self._listener.now + _LINGER_S

@@ -61,6 +61,9 @@ class HttpListener:
         self._routes: StreamRoutes | None = None
         self._bucket_routes: BucketRoutes | None = None
         self._connections: set[HttpConnection] = set()
+        self.lingering: dict[
+            HttpConnection, None
+        ] = {}  # of those, who has been sent away: the oldest makes room for others
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._metrics = Metrics(self)
@@ -125,10 +128,15 @@ class HttpListener:
     def admit(self, conn: HttpConnection) -> int:
         """How many connections are above the limit with this one; it is admitted if none is."""
         self._connections.add(conn)
+        if len(self._connections) > self.settings.connections_max and self.lingering:
+            oldest = next(iter(self.lingering))
+            oldest.abort()
+            self.forget(oldest)
         return len(self._connections) - self.settings.connections_max
 
     def forget(self, conn: HttpConnection) -> None:
         self._connections.discard(conn)
+        self.lingering.pop(conn, None)
 
     def _serve_held(self) -> None:
         """Go on with what came while the node recovered; what waited too long is sent away."""

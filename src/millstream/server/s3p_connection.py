@@ -350,6 +350,7 @@ class S3pConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the error on its way."""
         self._lingering = True
+        self._listener.lingering[self] = None
         if not self._paused:
             self._drain.watch_later()
             self.deadline = self._listener.now + _LINGER_S
