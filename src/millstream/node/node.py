@@ -248,6 +248,14 @@ class Node:
         if stream is not None and not stream.deleted:
             self.submit(Expire(key, stream.number), _ignore)
 
+    def again(self, stream: Stream) -> Stream:
+        """A stream that somebody saw before he had to wait. It may have left memory meanwhile and come back: only what
+        is in memory now is ever told of changes."""
+        now = self.visible(stream.key)
+        if now.number != stream.number:
+            raise NotFound("The stream was deleted.")
+        return now
+
     def renew(self, stream: Stream) -> None:
         """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""
         lease = stream.lease
