@@ -374,5 +374,5 @@ def applied(journal: Iterable[Entry]) -> tuple[dict[int, StreamRecord], dict[str
             apply_to_stream(streams[fact.stream], fact, at_ms, timeline.shift_ms)
             name = split_key(streams[fact.stream].key)[0]
         bucket = buckets.setdefault(name, BucketRecord(name, at_ms, deleted=True))
-        apply_to_bucket(bucket, fact, at_ms)
+        apply_to_bucket(bucket, fact, sequence, at_ms)
     return streams, buckets

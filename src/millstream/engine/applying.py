@@ -67,13 +67,14 @@ def _trim(record: StreamRecord, offset: int) -> None:
         record.snapshot = None
 
 
-def apply_to_bucket(record: BucketRecord, fact: facts.Fact, at_ms: int) -> None:
+def apply_to_bucket(record: BucketRecord, fact: facts.Fact, sequence: int, at_ms: int) -> None:
     """A bucket's own facts, and the coming and going of its streams."""
     if isinstance(fact, facts.StreamCreated):
         record.streams += 1
     elif isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
         record.streams -= 1
     elif isinstance(fact, facts.BucketCreated):
+        record.number = sequence
         record.created_ms = at_ms
         record.implicit = fact.implicit
         record.deleted = False

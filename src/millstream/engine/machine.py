@@ -11,7 +11,7 @@ Everything that affects state lives in this folder. A decision is atomic: every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..model import commands, facts
 from ..model.errors import NotFound
@@ -68,6 +68,7 @@ class Machine:
         # that is still under way.
         self.new_keys = NewKeys()
         self.saving_keys = NewKeys()
+        self._mortal = NewKeys(), NewKeys()  # those among them that have a lease
         self._hot = HotTail(payloads)
         self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
@@ -155,7 +156,7 @@ class Machine:
         bucket = self.find_bucket(fact.bucket)
         if bucket is None:
             bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, now_ms, deleted=True)
-        apply_to_bucket(bucket.overlay(), fact, now_ms)
+        apply_to_bucket(bucket.overlay(), fact, self.next_sequence, now_ms)
         bucket.inflight += 1
         self.next_sequence += 1
         changes.append((bucket, fact))
@@ -168,7 +169,7 @@ class Machine:
     def _count_in_bucket(self, key: str, fact: Fact, now_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
         assert bucket is not None, key
-        apply_to_bucket(bucket.overlay(), fact, now_ms)
+        apply_to_bucket(bucket.overlay(), fact, self.next_sequence, now_ms)
         bucket.inflight += 1
 
     # -- finding -----------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ class Machine:
                     begin(subject, lease_ms)
                 else:
                     self._commit(subject, fact, sequence, at_ms, shift_ms)  # type: ignore[arg-type]
-                    if type(fact) is not facts.Trimmed:
+                    if type(fact) is facts.Closed or type(fact) is facts.SnapshotPublished:
                         renew(subject, lease_ms)
                 subject.settle()
             elif isinstance(subject, Bucket):
@@ -287,6 +288,8 @@ class Machine:
         assert stream.number == sequence, (stream.number, sequence)
         self.streams[fact.key] = stream
         self.new_keys.add(fact.key)
+        if stream.lease is not None:
+            self._mortal[0].add(fact.key)
         if self._arriving.get(fact.key) is stream:
             del self._arriving[fact.key]
         self._settle_bucket(fact.key, fact, sequence, at_ms)
@@ -350,12 +353,12 @@ class Machine:
     def _settle_bucket(self, key: str, fact: Fact, sequence: int, at_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
         assert bucket is not None, key
-        apply_to_bucket(bucket, fact, at_ms)
+        apply_to_bucket(bucket, fact, sequence, at_ms)
         self._bucket_changed(bucket, sequence)
         bucket.settle()
 
     def _commit_bucket(self, bucket: Bucket, fact: Fact, sequence: int, at_ms: int) -> None:
-        apply_to_bucket(bucket, fact, at_ms)
+        apply_to_bucket(bucket, fact, sequence, at_ms)
         self._bucket_changed(bucket, sequence)
         if isinstance(fact, facts.TransactionCommitted) and fact.object is not None:
             self.objects[fact.object] = sequence
@@ -436,12 +439,19 @@ class Machine:
         self._dirty, self._dirty_buckets, self._cut_sequence = [], [], sequence
         self._hot.cut(sequence)
         self.saving_keys, self.new_keys = self.new_keys, NewKeys()
+        self._mortal = NewKeys(), self._mortal[0]
         return cut
+
+    def mortal_keys(self, bucket: str) -> Iterator[str]:
+        """Keys of streams with a lease that the catalog may not have yet."""
+        for keys in self._mortal:
+            yield from keys.between(bucket, f"{bucket}/", f"{bucket}0")  # "0" follows "/"
 
     def cut_is_saved(self) -> None:
         """The catalog has everything up to the last cut."""
         self._hot.cut_is_saved()
         self.saving_keys = NewKeys()
+        self._mortal = self._mortal[0], NewKeys()
 
     def checkpointed(self, stream: Stream, sequence: int, at_most: int = 1 << 60) -> int:
         """The catalog and the segments have all of the stream's changes up to `sequence`: let go of what that spares,

@@ -1,6 +1,7 @@
 """The rules of snapshots and of trimming (extensions, section 2).
 
-Checks come in this order: older than what is kept, beyond the tail, not a boundary, If-Match, the latest snapshot.
+Checks come in this order: of another stream, older than what is kept, beyond the tail, not a boundary, If-Match, the
+latest snapshot.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ def decide_snapshot(machine: Machine, command: PublishSnapshot, now_ms: int, cha
     stream = machine.existing(command.key)
     view = stream.view()
     offset = command.offset
+    if command.number not in (None, view.number):
+        raise Gone(
+            "The stream was deleted and created again: the snapshot is of another one. Fold this one from -1.",
+            code="stream_recreated",
+        )
     if offset < view.earliest:
         raise Gone(
             f"A snapshot must not be older than what is kept, which begins at {view.earliest:020d}. "

@@ -30,6 +30,11 @@ Found = tuple[Stream | None, bool]
 
 def decide_transaction(machine: Machine, command: CommitTransaction, now_ms: int, changes: list[Change]) -> Receipt:
     bucket = _existing_bucket(machine, command.bucket)
+    if command.number not in (None, bucket.number):
+        raise NotFound(
+            "The bucket in which the parts were staged was deleted. Stage them again in the one there is now.",
+            code="bucket_not_found",
+        )
     if is_duplicate(command.app, command.version, bucket.apps):
         return _receipt(Outcome.DUPLICATE)
     if command.app not in (bucket.apps or ()) and len(bucket.apps or ()) >= machine.apps_max:

@@ -98,6 +98,7 @@ class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     streams: int = 0
     settings: BucketSettings = DEFAULT_BUCKET_SETTINGS
     apps: dict[str, Application] | None = None  # who writes transactions; never changed, only replaced
+    number: int = 0  # the sequence of its creation: a later one of the same name has another
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 
 from ..engine.leasing import deadline_ms
 from ..engine.machine import Machine
@@ -89,6 +92,36 @@ class Sweeper:
             if stream is None or (stream.number == number and not self._machine.is_live(stream)):
                 self._expire(number, key)
         self._place = page[-1][:2] if len(page) == _PER_TICK else _START
+
+    async def sweep_bucket(self, bucket: str) -> None:
+        """End what is over in a bucket, for somebody who needs to know what is left of it. Where nothing is over, it
+        takes one look at the catalog's index."""
+        last: asyncio.Future[None] | None = None
+        for some in self._mortals(bucket):
+            for number, key in some:
+                stream = self._machine.streams.get(key)
+                if stream is None or not (stream.deleted or self._machine.is_visible(stream)):
+                    last = asyncio.get_running_loop().create_future()
+                    self._writer.submit(Expire(key, number), partial(self._note_last, last))
+            await asyncio.sleep(0)
+        if last is not None:
+            await last  # they are answered in order
+
+    def _mortals(self, bucket: str) -> Iterator[list[tuple[int, str]]]:
+        """Streams of a bucket whose time may be up, some at a time."""
+        now, place, prefix = max(self._clock.lease_ms(), self._clock.wall_ms()), _START, f"{bucket}/"
+        while page := self._catalog.expiring(place, now, _PER_TICK):
+            yield [(number, key) for _, number, key in page if key.startswith(prefix)]
+            place = page[-1][:2]
+        keys = self._machine.mortal_keys(bucket)
+        while some := list(islice(keys, _PER_TICK)):
+            streams = map(self._machine.streams.get, some)
+            yield [(stream.number, stream.key) for stream in streams if stream is not None]
+
+    def _note_last(self, last: asyncio.Future[None], answer: Answer) -> None:
+        self._note(answer)
+        if not last.done():
+            last.set_result(None)
 
     def _expire(self, number: int, key: str) -> None:
         self._writer.submit(Expire(key, number), self._note)

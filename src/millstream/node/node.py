@@ -247,11 +247,12 @@ class Node:
             self.submit(Expire(key, stream.number), _ignore)
 
     def present(self, stream: Stream) -> Stream:
-        """A stream that was looked up before a wait, as it is by now."""
-        found = self.visible(stream.key)
-        if found.number != stream.number:
+        """A stream that somebody saw before he had to wait. It may have left memory meanwhile and come back: only what
+        is in memory now is ever told of changes."""
+        now = self.visible(stream.key)
+        if now.number != stream.number:
             raise NotFound("The stream was deleted; another one has its name.")
-        return found
+        return now
 
     def long_read(self, stream: Stream, start: int, end: int) -> LongRead:
         return LongRead(self.reader, self.catalog, self.present, stream, start, end)

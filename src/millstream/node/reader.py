@@ -140,6 +140,8 @@ class Reader:
             if extents[0].first_offset != snapshot.offset or len(payload) != snapshot.size:
                 raise CorruptData(f"Stream {stream.key}: the catalog names a block that is not its snapshot.")
             return bytes(payload)
+        if stream.deleted:
+            raise NotFound("The stream was deleted.")
         raise CorruptData(f"Stream {stream.key}: no segment block holds its snapshot.")
 
     async def _fetch_any(self, stream: Stream, extents: Sequence[Extent]) -> list[Blob] | None:

@@ -76,14 +76,14 @@ class Retention:
             page, has_more = self._lister.page(name, "", after, _PAGE)
             for record in page:
                 try:
-                    await self._look_at(record, settings)
+                    await self._look_at(name, record, settings)
                 except MillstreamError as error:  # the next stream is no worse for it
                     log.error("Retention of %s could not be applied: %s", record.key, error.message)
             if page:
                 after = page[-1].key.partition("/")[2]
             await asyncio.sleep(_PAUSE_S)
 
-    async def _look_at(self, record: StreamRecord, settings: BucketSettings) -> None:
+    async def _look_at(self, bucket: str, record: StreamRecord, settings: BucketSettings) -> None:
         limit = record.tail if record.snapshot is None else record.snapshot.offset
         if record.earliest >= limit:
             return
@@ -94,7 +94,8 @@ class Retention:
             offset = await self._offset_by_age(stream, oldest_ms)
         if settings.retention_bytes is not None:
             offset = max(offset, self._offset_by_size(stream, settings.retention_bytes))
-        if offset > stream.earliest:
+        now = self._machine.live_bucket(bucket)
+        if offset > stream.earliest and now is not None and now.settings == settings:
             self._writer.submit(Trim(stream.key, offset, stream.number, keeps_snapshot=True), self._note)
 
     async def _offset_by_age(self, stream: Stream, oldest_ms: int) -> int:

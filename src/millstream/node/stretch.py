@@ -246,7 +246,7 @@ class Stretch:
             self.timeline.take(fact, at_ms)
             self._shifts.append((at_ms, self.timeline.shift_ms))
         elif isinstance(fact, facts.BucketFact):
-            apply_to_bucket(self._bucket(fact.bucket, at_ms), fact, at_ms)
+            apply_to_bucket(self._bucket(fact.bucket, at_ms), fact, sequence, at_ms)
             self._archive.bucket(fact.bucket).add(None, (sequence, at_ms, 0, fact))
         else:
             self._take_about_stream(fact, sequence, batch)
@@ -254,7 +254,7 @@ class Stretch:
     def _take_created(self, fact: facts.StreamCreated, sequence: int, at_ms: int) -> None:
         bucket, name = split_key(fact.key)
         self.created[sequence] = born(fact, sequence, at_ms, self.timeline.shift_ms)
-        apply_to_bucket(self._bucket(bucket, at_ms), fact, at_ms)
+        apply_to_bucket(self._bucket(bucket, at_ms), fact, sequence, at_ms)
         self._archive.bucket(bucket).add(ChunkStream(sequence, name, fact.content_type), (sequence, at_ms, 0, fact))
 
     def _take_about_stream(self, fact: facts.StreamFact, sequence: int, batch: Batch) -> None:
@@ -275,7 +275,7 @@ class Stretch:
         elif isinstance(fact, facts.Closed) and not fact.is_repeated:
             self._note_producer(number, fact.producer)
         elif isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
-            apply_to_bucket(self._bucket(part.bucket, at_ms), fact, at_ms)
+            apply_to_bucket(self._bucket(part.bucket, at_ms), fact, sequence, at_ms)
 
     def _note_producer(self, number: int, producer: Producer | None) -> None:
         if producer is not None:

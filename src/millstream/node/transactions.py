@@ -21,6 +21,7 @@ from ..engine.transactions import REASONS_MAX, is_duplicate
 from ..model.commands import Addition, Command, CommitTransaction, ForgetTransactions
 from ..model.errors import (
     MillstreamError,
+    NotFound,
     OutcomeUnknown,
     Reason,
     TooLarge,
@@ -160,8 +161,10 @@ class Transactions:
         self, bucket: str, app: str, version: int, part: str, body: str, is_arrow: bool
     ) -> StagedPart | None:
         """Make a part of a body that lies in the object store; None when its version is committed meanwhile."""
-        created_ms = self._machine.visible_bucket(bucket).created_ms
-        head = PartHead(bucket, created_ms, app, version, part, self._clock.lease_ms())
+        record = self._machine.visible_bucket(bucket)
+        head = PartHead(
+            bucket, record.created_ms, app, version, part, self._clock.lease_ms(), bucket_number=record.number
+        )
         number = self._next_number()
         self.check_room(await asyncio.to_thread(self._objects.size, body))
         report = await self._stager.run(StageJob(body, is_arrow, number, head))
@@ -169,7 +172,9 @@ class Transactions:
         staged = StagedPart(number, report.head)
         try:
             async with self._lock((bucket, app)):  # a commit that is running knows which parts it has
-                wanted = self.admit(bucket, app, version, part) and not self._is_outdated(staged.head)
+                wanted = self.admit(bucket, app, version, part)
+                if wanted and self._is_outdated(staged.head):
+                    raise _bucket_was_deleted()
                 former = self.parts.add(staged) if wanted else staged
         except MillstreamError:
             await clear_away(self._objects, [part_name(number)])
@@ -212,12 +217,14 @@ class Transactions:
                 assert known is not None
                 return Committed(known, True)
             parts = self._listed((bucket, app), version, listed)
+            number = self._machine.visible_bucket(bucket).number
             if not any(part.head.messages for part in parts):
-                outcome = await self._submit(CommitTransaction(bucket, app, version, []))
+                outcome = await self._submit(CommitTransaction(bucket, app, version, [], number=number))
             else:
-                outcome = await self._commit_parts(bucket, app, version, parts, create, content_type)
+                outcome = await self._commit_parts(bucket, number, app, version, parts, create, content_type)
             done = self.application(bucket, app)
-            assert done is not None
+            if done is None:
+                raise _bucket_was_deleted()
             self.commits += 1
             versions = [each for each in self.parts.versions((bucket, app)) if each <= version]
             await self._drop_versions((bucket, app), versions)
@@ -251,7 +258,14 @@ class Transactions:
         self.check_room(size)
 
     async def _commit_parts(
-        self, bucket: str, app: str, version: int, parts: list[StagedPart], create: bool, content_type: str | None
+        self,
+        bucket: str,
+        bucket_number: int,
+        app: str,
+        version: int,
+        parts: list[StagedPart],
+        create: bool,
+        content_type: str | None,
     ) -> Outcome:
         number = self._next_number()
         self._preparing.add(number)
@@ -264,7 +278,7 @@ class Transactions:
             additions = await self._additions(bucket, number)
             figures = (merged.messages, merged.bytes, number)
             outcome = await self._submit(
-                CommitTransaction(bucket, app, version, additions, *figures, create, content_type)
+                CommitTransaction(bucket, app, version, additions, *figures, create, content_type, bucket_number)
             )
             self.on_committed(merged.bytes)
             return outcome
@@ -337,7 +351,11 @@ class Transactions:
         if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.lease_ms():
             return True
         bucket = self._machine.find_bucket(head.bucket)
-        if bucket is None or bucket.deleted or bucket.created_ms != head.bucket_ms:
+        if (
+            bucket is None
+            or bucket.deleted
+            or (bucket.created_ms, bucket.number) != (head.bucket_ms, head.bucket_number)
+        ):
             return True
         known = (bucket.apps or {}).get(head.app)
         return known is not None and head.version <= known.version
@@ -364,6 +382,12 @@ class Transactions:
         if lock is None:
             lock = self._locks[app] = asyncio.Lock()
         return lock
+
+
+def _bucket_was_deleted() -> NotFound:
+    return NotFound(
+        "The bucket was deleted meanwhile. Stage the parts again if there is another.", code="bucket_not_found"
+    )
 
 
 def _too_large(what: str) -> TooLarge:

@@ -89,12 +89,14 @@ class BucketRoutes:
             self._node.submit(CreateBucket(bucket, settings), lambda answer: self._created(conn, answer))
         elif method in (b"GET", b"HEAD"):
             refuse_reading(request.query)
-            conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+            self._streams.in_background(conn, self._tell(conn, bucket))
         elif method == b"PATCH":
-            settings = parse_settings(request.body, self._node.bucket(bucket).settings)
+            # As the decision will see it: the bucket may be another by what is in flight.
+            now = self._node.machine.live_bucket(bucket) or self._node.bucket(bucket)
+            settings = parse_settings(request.body, now.settings)
             self._node.submit(ChangeBucket(bucket, settings), lambda answer: self._changed(conn, bucket, answer))
         elif method == b"DELETE":
-            self._node.submit(DeleteBucket(bucket), lambda answer: self._deleted(conn, answer))
+            self._streams.in_background(conn, self._delete(conn, bucket))
         else:
             conn.respond_not_allowed(b"GET, HEAD, PUT, PATCH, DELETE, OPTIONS")
 
@@ -113,7 +115,17 @@ class BucketRoutes:
             return
         conn.respond(200, _JSON + NO_STORE, [body])
 
-    def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
+    async def _tell(self, conn: HttpConnection, bucket: str) -> None:
+        self._node.bucket(bucket)
+        await self._node.sweeper.sweep_bucket(bucket)
+        if conn.request is not None:
+            conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+
+    async def _delete(self, conn: HttpConnection, bucket: str) -> None:
+        """What is over in the bucket is ended first: only streams that live stand in the way."""
+        live = self._node.machine.live_bucket(bucket)
+        await self._node.sweeper.sweep_bucket(bucket)
+        answer = await self._streams.submit(DeleteBucket(bucket, None if live is None else live.number))
         if conn.receipt(answer) is not None:
             conn.respond(204, NO_STORE)
 

@@ -83,13 +83,15 @@ class SnapshotRoutes:
         parse_trims(request.query)
         check_write(request.headers)
         content_type_of(request.headers)
-        self._node.visible(path.key)
+        stream = self._node.visible(path.key)
         trouble = self._node.trouble()
         if trouble is not None:
             raise Unavailable(trouble)
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
         limit, rest_s = self._settings.snapshot_bytes_max, Politeness(self._node, _REST_S, _BUSY_COMMITS).rest_s
-        return ObjectSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
+        sink = SnapshotSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
+        sink.number = stream.number
+        return sink
 
     def _check_size(self, size: int) -> None:
         if size > self._settings.snapshot_bytes_max:
@@ -101,7 +103,8 @@ class SnapshotRoutes:
 
     async def _publish(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         self._check_size(len(request.body))
-        sink: ObjectSink | None = request.sink
+        sink: SnapshotSink | None = request.sink
+        number = self._node.visible(key).number if sink is None else sink.number
         if sink is None:
             body = request.body
             command = publish_command(request, key, offset, body_digest(body), body, len(body), None)
@@ -113,7 +116,7 @@ class SnapshotRoutes:
             command = publish_command(request, key, offset, sink.digest, b"", sink.size, sink.name)
         answer: Answer | None = None
         try:
-            answer = await self._submit(command)
+            answer = await self._submit(command, number)
         finally:
             if command.object is not None and not _is_published(answer):
                 await clear_away(self._node.objects, [command.object])
@@ -123,12 +126,11 @@ class SnapshotRoutes:
             lines = b"Stream-Snapshot-Offset: %020d\r\nStream-Next-Offset: %020d\r\nStream-Id: %b\r\n"
             conn.respond(204, lines % (offset, receipt.tail, stream_id) + NO_STORE)
 
-    async def _submit(self, command: PublishSnapshot) -> Answer:
-        stream = self._node.visible(command.key)
-        if stream.earliest <= command.offset <= stream.tail:
+    async def _submit(self, command: PublishSnapshot, number: int) -> Answer:
+        stream, is_boundary = self._node.visible(command.key), True
+        if stream.number == number and stream.earliest <= command.offset <= stream.tail:
             is_boundary = await self._node.reader.is_boundary(stream, command.offset)
-            command = command.checked(is_boundary)
-        return await self._streams.submit(command)
+        return await self._streams.submit(command.checked(number, is_boundary))
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -201,6 +203,12 @@ class SnapshotRoutes:
             async for messages in batches:
                 yield between + between.join(messages)
         yield multipart_end(boundary)
+
+
+class SnapshotSink(ObjectSink):
+    """Where a large snapshot goes, and of which stream it is: when all of it is there, that name may be another's."""
+
+    number: int
 
 
 def _offset(request: Request, text: str) -> int:

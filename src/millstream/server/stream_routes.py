@@ -186,7 +186,7 @@ class StreamRoutes:
         assert query.since_ms is not None
         start = await self.node.reader.offset_since(stream, query.since_ms)
         if conn.request is not None:
-            self._read_from(conn, stream, start, query)
+            self._read_from(conn, self.node.present(stream), start, query)
 
     def _read_from(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         self.node.renew(stream)
@@ -202,16 +202,15 @@ class StreamRoutes:
 
     def _start_feed(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         """Start an SSE response. Whether a JSON stream can be read from here must be known before its head is out."""
-        feed = EventFeed(self, conn, stream, start, query)
         is_boundary = start in (stream.tail, stream.earliest) or not is_json(stream.content_type)
         if is_boundary or self.node.reader.read_now(stream, start, 1) is not None:
-            feed.start()
+            EventFeed(self, conn, stream, start, query).start()
         else:
-            self.in_background(conn, self._start_cold(feed, stream, start))
+            self.in_background(conn, self._start_cold(conn, stream, start, query))
 
-    async def _start_cold(self, feed: EventFeed, stream: Stream, start: int) -> None:
+    async def _start_cold(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         await self.node.reader.read(stream, start, 1)
-        feed.start()
+        EventFeed(self, conn, self.node.present(stream), start, query).start()
 
     def _check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
