@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from ..engine.reading import Cut, count_between, count_hot, hot_piece_end
+from ..engine.reading import Cut, count_between, count_hot
 from ..engine.state import Stream
 from ..model.errors import CorruptData
 from ..storage.catalog import CatalogReader
@@ -42,22 +42,12 @@ class LongRead:
         at = self._start
         while at < self._end:
             self._stream = stream = self._present(self._stream)
-            cut = await self._reader.read(stream, at, self._piece_end(stream, at) - at)
+            end = min(self._reader.piece_end(stream, at, _PIECE_BYTES, _PIECE_MESSAGES), self._end)
+            cut = await self._reader.read(stream, at, end - at)
             if not at < cut.end <= self._end:
                 raise CorruptData(f"Stream {stream.key}: a read from {at} went to {cut.end}, over {self._end}.")
             yield cut
             at = cut.end
-
-    def _piece_end(self, stream: Stream, at: int) -> int:
-        """With a block or an append: a part of one costs as much as all of it, and so would the next part."""
-        if at >= stream.hot_from:
-            return min(hot_piece_end(stream, at, _PIECE_BYTES, _PIECE_MESSAGES), self._end)
-        messages = 0
-        for extent in self._reader.extents(stream, at, min(_PIECE_BYTES, self._end - at)):
-            messages += extent.messages
-            if messages >= _PIECE_MESSAGES:
-                break
-        return min(extent.next_offset, self._end)
 
     async def count(self) -> int:
         """How many messages there are."""

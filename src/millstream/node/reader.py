@@ -17,6 +17,7 @@ from ..engine.reading import (
     cut_hot,
     cut_messages,
     hot_boundary,
+    hot_piece_end,
     last_boundary,
     resolve_offset,
     split_messages,
@@ -56,7 +57,7 @@ class Reader:
         return None if cold is None else self._with_hot(stream, cold, bytes_max)
 
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
-        extents = self.extents(stream, start, bytes_max)
+        extents = self._extents(stream, start, bytes_max)
         blobs = self._cached(extents)
         return None if blobs is None else self._assemble(stream, start, bytes_max, extents, blobs)
 
@@ -81,7 +82,7 @@ class Reader:
             ready = self.read_now(stream, start, bytes_max)
             if ready is not None:
                 return ready
-            extents = self.extents(stream, start, bytes_max)
+            extents = self._extents(stream, start, bytes_max)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
                 return self._assemble(stream, start, bytes_max, extents, blobs)
@@ -94,7 +95,7 @@ class Reader:
                 resolve_offset(stream, start)
             if start >= stream.hot_from:
                 return cut_messages(stream, start, bytes_max)
-            extents = self.extents(stream, start, bytes_max)
+            extents = self._extents(stream, start, bytes_max)
             blobs = self._cached(extents) or await self._fetch_any(stream, extents)
             if blobs is not None:
                 return self._assemble(stream, start, bytes_max, extents, blobs, whole_messages=True)
@@ -111,6 +112,18 @@ class Reader:
         if offset >= stream.hot_from:
             return hot_boundary(stream, offset)
         return last_boundary(*await self.block_at(stream, offset), offset)
+
+    def piece_end(self, stream: Stream, start: int, bytes_max: int, messages_max: int) -> int:
+        """Where to stop for about so much: with a block or an append, as a part of one costs as much as all of it."""
+        if start >= stream.hot_from:
+            return hot_piece_end(stream, start, bytes_max, messages_max)
+        messages, end = 0, start
+        for extent in self._extents(stream, start, bytes_max):
+            messages += extent.messages
+            end = extent.next_offset
+            if messages >= messages_max:
+                break
+        return end
 
     async def block_at(self, stream: Stream, offset: int) -> tuple[int, Sequence[int]]:
         """The first offset and the lengths of the messages in the block that holds an offset."""
@@ -173,8 +186,7 @@ class Reader:
                 return record.offset
         return stream.tail
 
-    def extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
-        """The blocks with the next so many bytes that are not in memory, without a gap."""
+    def _extents(self, stream: Stream, start: int, bytes_max: int) -> list[Extent]:
         end = min(start + bytes_max, stream.hot_from)
         extents = self._catalog.extents(stream.number, start, max(end, start + 1), _EXTENTS_MAX)
         if len(extents) == _EXTENTS_MAX:

@@ -312,7 +312,7 @@ def test_messages_end_where_the_tail_was(running, connect, path, slowly):
     fill_json(client, path, messages, 40_000)
     place_of(running, client)
     reader = slowly(running, path)
-    for number in range(20):
+    for number in range(4):
         client.post(path, b'"later %d"' % number, JSON)
         place_of(running, client)
     assert reader.read(None) == b"[" + b",".join(messages) + b"]"
@@ -410,6 +410,21 @@ def test_a_read_keeps_its_stream_alive(server, connect, slowly):
     got.append(reader.read(None))
     assert b"".join(got) == text
     assert client.head(path).status == 200
+
+
+def test_what_has_begun_may_end_when_the_server_stops(server, connect, slowly):
+    running = server(COLD)
+    client, path, text = connect(running), "/v1/stream/last", text_of(LARGE)
+    fill(client, path, text)
+    settle(client)
+    reader = slowly(running, path)
+    got = [reader.read(1000)]
+    stopping = threading.Thread(target=running.stop)
+    stopping.start()
+    time.sleep(0.3)
+    got.append(reader.read(None))
+    stopping.join()
+    assert b"".join(got) == text
 
 
 # --- bounds
