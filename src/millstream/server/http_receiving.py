@@ -73,6 +73,7 @@ class RequestReceiver(asyncio.Protocol):
         "_head_size",
         "_headers",
         "_held",
+        "_lines_size",
         "_lingering",
         "_listener",
         "_loop",
@@ -84,10 +85,8 @@ class RequestReceiver(asyncio.Protocol):
         "_progress",
         "_queue",
         "_rejection",
-        "_repeated_size",
         "_shares_chunk",
         "_sink",
-        "_trailer_size",
         "_transport",
         "_url",
         "_whole",
@@ -123,6 +122,7 @@ class RequestReceiver(asyncio.Protocol):
         self._head_size = 0  # what has arrived with its head; of a chunk that it shares with others, nothing
         self._chunk = 0
         self._shares_chunk = False
+        self._offers = False  # an upgrade, with the head that has just been parsed
         self._whole: Request | None = None  # the request that began with the chunk and is complete
         self._patience = _PATIENCE_MAX
         self._drain = Drain()
@@ -131,14 +131,12 @@ class RequestReceiver(asyncio.Protocol):
     def _begin(self) -> None:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._repeated_size = 0  # of names and line ends that are lost where lines of one name are joined
         self._body = b""
         self._more: list[bytes] | None = None  # of a body that comes in several pieces
-        self._offers = False  # an upgrade
         self._body_size = 0
         self._sink: BodySink | None = None
         self._progress = 0
-        self._trailer_size = 0
+        self._lines_size = 0  # what is not in `_headers`: of repeated names, and of trailers
 
     # -- transport -------------------------------------------------------------------------------------
 
@@ -179,8 +177,11 @@ class RequestReceiver(asyncio.Protocol):
                 self.deadline = self._listener.idle_until
         elif not self.receiving:
             self._head_size += self._chunk
-        if not self._parse(data):
-            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as stop:
+            if not self._parse_on(stop, data):
+                return
         whole, self._whole = self._whole, None
         if self._begun:
             if not self.receiving and self._head_size > self._listener.settings.head_bytes_max:
@@ -209,27 +210,29 @@ class RequestReceiver(asyncio.Protocol):
             self.serve(known)
         return True
 
-    def _parse(self, data: bytes) -> bool:
-        """Feed the parser; False if what has come cannot be read, which is answered.
+    def _parse_on(self, stop: Exception, data: bytes) -> bool:
+        """Go on where the parser stopped; False if what has come cannot be read, which is answered.
 
-        With an offer to upgrade the parser stops behind the head, as the rest could be another protocol's. The head is
-        fed once more then, without the offer, and after it the rest.
+        With an offer to upgrade it stops behind the head, as the rest could be another protocol's. The head is fed once
+        more then, without the offer, and after it the rest.
         """
         pieces: list[bytes | memoryview] = [data]
-        while pieces:
-            piece = pieces.pop()
+        while isinstance(stop, httptools.HttpParserUpgrade):
+            if not self._offers or self._rejection is not None:
+                self._closing = True  # a tunnel was asked for, and is refused: the rest is not for us
+                return True
+            pieces += (memoryview(pieces.pop())[stop.args[0] :], self._head_without_offer())
+            self._offers = False
+            self._parser = httptools.HttpRequestParser(self)
             try:
-                self._parser.feed_data(piece)
-            except httptools.HttpParserUpgrade as stop:
-                if not self._offers or self._rejection is not None:
-                    self._closing = True  # a tunnel was asked for, and is refused: the rest is not for us
-                    return True
-                pieces += (memoryview(piece)[stop.args[0] :], self._head_without_offer())
-                self._parser = httptools.HttpRequestParser(self)
-            except httptools.HttpParserError as error:
-                self._reject_unreadable(error, data)
-                return False
-        return True
+                while pieces:
+                    self._parser.feed_data(pieces[-1])
+                    pieces.pop()
+                return True
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as next_stop:
+                stop = next_stop
+        self._reject_unreadable(stop, data)
+        return False
 
     def _head_without_offer(self) -> bytes:
         parser = self._parser
@@ -255,7 +258,7 @@ class RequestReceiver(asyncio.Protocol):
         value = value.strip()  # white space around a value is not part of it (RFC 9112, section 5.1)
         headers = self._headers
         if name in headers:
-            self._repeated_size += len(name) + 2
+            self._lines_size += len(name) + 2
             if name in h.SINGLE:
                 self._rejection = (
                     400,
@@ -267,8 +270,8 @@ class RequestReceiver(asyncio.Protocol):
 
     def _on_trailer(self, name: bytes, value: bytes) -> None:
         """Whoever checks headers in front of us does not see trailers: they are read over, up to a limit."""
-        self._trailer_size += len(name) + len(value)
-        if self._trailer_size > self._listener.settings.head_bytes_max:
+        self._lines_size += len(name) + len(value)
+        if self._lines_size > self._listener.settings.head_bytes_max:
             self._reject_large_head()
 
     def on_headers_complete(self) -> None:
@@ -314,7 +317,7 @@ class RequestReceiver(asyncio.Protocol):
 
     def _count_head(self) -> int:
         headers = self._headers
-        line_ends = _REQUEST_LINE_REST + _HEADER_LINE_REST * len(headers) + self._repeated_size
+        line_ends = _REQUEST_LINE_REST + _HEADER_LINE_REST * len(headers) + self._lines_size
         return len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values())) + line_ends
 
     def on_body(self, data: bytes) -> None:
@@ -374,15 +377,16 @@ class RequestReceiver(asyncio.Protocol):
         parser = self._parser
         headers = self._headers
         path, _, query = self._url.partition(b"?")
-        method, keep_alive = parser.get_method(), parser.should_keep_alive()
-        # Only HTTP/1.1 keeps a connection without being asked to; the parser formats its answer each time.
-        version = "1.1" if keep_alive and b"connection" not in headers else parser.get_http_version()
+        method, keep_alive, version = parser.get_method(), parser.should_keep_alive(), "1.1"
+        if not keep_alive or b"connection" in headers:
+            # Only HTTP/1.1 keeps a connection without being asked to; the parser formats its answer each time.
+            version = parser.get_http_version()
+            keep_alive = keep_alive and version == "1.1"
         if path[:1] != b"/":
             host, path = origin_form(path)
             if host is not None and (h.HOST in headers or version != "1.1"):
                 headers[h.HOST] = host  # RFC 9112, section 3.2.2: whatever the header says
-        # Behind CONNECT nothing is HTTP, and what is older than HTTP/1.1 does not keep connections by default.
-        keep_alive = keep_alive and version == "1.1" and method != b"CONNECT"
+            keep_alive = keep_alive and method != b"CONNECT"
         return Request(method, path, query, headers, body, keep_alive, version, self._sink, len(body))
 
     def _feed_sink(self, sink: BodySink, data: bytes) -> None:
@@ -415,7 +419,7 @@ class RequestReceiver(asyncio.Protocol):
 
     # -- refusing ----------------------------------------------------------------------------------------
 
-    def _reject_unreadable(self, error: httptools.HttpParserError, data: bytes) -> None:
+    def _reject_unreadable(self, error: Exception, data: bytes) -> None:
         is_method = isinstance(error, httptools.HttpParserInvalidMethodError) and not self._shares_chunk
         if is_method and _METHOD.match(data):
             self._reject(

@@ -108,6 +108,7 @@ def is_closing(headers: dict[bytes, bytes]) -> bool:
 _LATER_HEADERS = frozenset(
     {h.STREAM_FORKED_FROM, h.STREAM_FORK_OFFSET, h.STREAM_FORK_SUB_OFFSET, h.STREAM_RECORD_MATCH}
 )
+_REFUSED_HEADERS = _LATER_HEADERS | {h.CONTENT_ENCODING}
 _LATER_PARAMETERS = ("record", "tail_records", "record_view")
 
 
@@ -123,8 +124,7 @@ def check_write(headers: dict[bytes, bytes]) -> None:
 
 # Most appends carry none of these.
 _WRITER_HEADERS = frozenset(
-    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH, h.CONTENT_ENCODING}
-    | _LATER_HEADERS
+    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH} | _REFUSED_HEADERS
 )
 
 
@@ -133,7 +133,8 @@ def append_command(request: Request, key: str) -> Append:
     content_type = content_type_of(headers)
     if _WRITER_HEADERS.isdisjoint(headers):
         return Append(key, content_type, _append_body(request.body, content_type))
-    check_write(headers)
+    if not _REFUSED_HEADERS.isdisjoint(headers):
+        check_write(headers)
     closes = h.STREAM_CLOSED in headers and is_closing(headers)
     return Append(
         key,
@@ -312,8 +313,11 @@ def bounded(values: dict[str, str], name: str, least: int) -> int | None:
 
 def content_type_of(headers: dict[bytes, bytes]) -> str | None:
     value = headers.get(h.CONTENT_TYPE)
-    if not value:
-        return None
+    return _known_type(value) if value else None
+
+
+@lru_cache(maxsize=1024)
+def _known_type(value: bytes) -> str:
     if len(value) > _TOKEN_BYTES_MAX:
         raise BadRequest(f"Content-Type must have at most {_TOKEN_BYTES_MAX} bytes.", code="bad_header")
     content_type = value.decode("latin-1")
