@@ -11,6 +11,9 @@ PYTHON ?=
 # More options for serve, test, bench and torture, such as ARGS="-k settings".
 ARGS ?=
 
+# Two makes at once must not build one venv together: the second waits for the first.
+ALONE := $(if $(shell command -v flock),flock .venv.lock)
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -51,28 +54,28 @@ torture: $(VENV)/.stamp-dev ## the long tests: kills, histories, simulations, ho
 	@$(BIN)/pytest -m torture $(ARGS)
 
 clean: ## remove what tools made; ./data stays
-	rm -rf $(VENV) $(SUITE)/node_modules $(INTEROP)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv.lock $(SUITE)/node_modules $(INTEROP)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what the targets above stand on; a stamp says when it was last done
 
 $(VENV)/.stamp-venv:
-	@python="$(or $(PYTHON),$$(sh tools/fastest_python.sh))"; \
-	test -n "$$python" || { echo "Millstream needs Python 3.11 or newer; please install it." >&2; exit 1; }; \
-	echo "The venv is made with $$python."; "$$python" -m venv $(VENV)
-	@touch $@
+	@$(ALONE) sh tools/make_venv.sh $(VENV) "$(PYTHON)"
 
 $(VENV)/.stamp-serve: pyproject.toml | $(VENV)/.stamp-venv
-	@$(BIN)/pip install --quiet --editable '.[arrow]'
+	@echo "Installing Millstream into $(VENV): about half a minute the first time."
+	@$(ALONE) $(BIN)/pip install --quiet --editable '.[arrow]'
 	@touch $@
 
 $(VENV)/.stamp-spark: pyproject.toml | $(VENV)/.stamp-venv
-	@$(BIN)/pip install --quiet --editable '.[spark]'
+	@echo "Installing Millstream with Spark into $(VENV): a minute or two the first time."
+	@$(ALONE) $(BIN)/pip install --quiet --editable '.[spark]'
 	@touch $(VENV)/.stamp-serve $@
 
 # The development install includes what the others need, hence all stamps.
 $(VENV)/.stamp-dev: pyproject.toml | $(VENV)/.stamp-venv
-	@$(BIN)/pip install --quiet --editable '.[arrow,spark,delta,iceberg,pipelines,dev]'
+	@echo "Installing Millstream and what its tests need into $(VENV): two minutes the first time."
+	@$(ALONE) $(BIN)/pip install --quiet --editable '.[arrow,spark,delta,iceberg,pipelines,dev]'
 	@touch $(VENV)/.stamp-serve $(VENV)/.stamp-spark $@
 
 $(SUITE)/node_modules/.stamp $(INTEROP)/node_modules/.stamp: %/node_modules/.stamp: %/package.json %/package-lock.json

@@ -30,6 +30,7 @@ import creation_and_memory
 import extensions
 import fanout
 import feed
+import long_reads
 import pipeline
 import reads
 import recovery
@@ -43,6 +44,7 @@ from tables import OTHERS_SHARE, Figure, Plan, bar_table
 FIGURES: dict[str, Callable[[Plan], Figure]] = {
     "appends": appends.measure,
     "reads": reads.measure,
+    "long_reads": long_reads.measure,
     "fanout": fanout.measure,
     "creation_and_memory": creation_and_memory.measure,
     "recovery": recovery.measure,

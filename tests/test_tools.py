@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,30 @@ def test_the_python_chosen_here_can_make_a_venv():
     found = subprocess.run(["sh", SCRIPT], capture_output=True, text=True, check=True, timeout=60).stdout.rstrip("\n")
     probe = "import ensurepip, sys, venv; print(sys.version_info >= (3, 11))"
     assert subprocess.run([found, "-c", probe], capture_output=True, check=True).stdout == b"True\n"
+
+
+def make_venv(folder: Path, *python: str) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.with_name("make_venv.sh")
+    return subprocess.run(["sh", script, folder, *python], capture_output=True, text=True, check=False, timeout=90)
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path):
+    made = make_venv(tmp_path / "venv", "nosuch")
+    assert (made.returncode, made.stderr) == (1, "PYTHON=nosuch: there is no such program on the PATH.\n")
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_half_made_venv_is_made_again(tmp_path):
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text("half a file")
+    made = make_venv(venv, sys.executable)
+    assert made.returncode == 0, made.stderr
+    assert subprocess.run([venv / "bin" / "pip", "--version"], capture_output=True, check=True, timeout=30).stdout
+    assert (venv / ".stamp-venv").exists()
+
+
+def test_a_venv_that_is_whole_is_left_alone(tmp_path):
+    (tmp_path / ".stamp-venv").touch()
+    made = make_venv(tmp_path, "nosuch")
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")

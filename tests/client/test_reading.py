@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from contextlib import contextmanager
@@ -237,6 +238,24 @@ def test_reconnects_lose_and_repeat_nothing(make_client, proxy, name, live):
     acts = [lambda n=n: stream.append_many(range(n * 10, n * 10 + 10)) for n in range(20)]
     with meanwhile(*acts, stream.close, after_s=0.02):
         assert list(stream.tail(live=live).json()) == list(range(200))
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("live", [False, "long-poll"])
+def test_an_answer_that_breaks_off_is_never_taken_as_whole(make_client, proxy, name, live, encoding):
+    patient = make_client(proxy.url, retry=Retry(retries_max=None, delay_s=0.001, delay_max_s=0.01))
+    stream = patient.stream(name)
+    stream.create("application/json")
+    for n in range(12):
+        stream.append_many([random.Random(n).randbytes(500_000).hex()])
+    stream.close()
+    for cut_after in (2_000_000, 1_000_000, 2_000, 1_500_000):
+        proxy.add(Fault(cut_after=cut_after, matches=lambda seen: seen.method == "GET"))
+    read = stream.read(live=live, headers={"Accept-Encoding": encoding})
+    assert list(read.json()) == [random.Random(n).randbytes(500_000).hex() for n in range(12)]
+    reads = [seen.target for seen in proxy.requests if seen.method == "GET"]
+    assert len(reads) >= 6
+    assert all("max_bytes=4194304" in target for target in reads), "an answer must fit into memory"
 
 
 @pytest.mark.parametrize("status", [500, 429])

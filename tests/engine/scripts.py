@@ -98,7 +98,7 @@ class Story:
         offset = 0 if known is None else self._random.randint(0, known.view().tail + 1)
         trims = self._random.random() < 0.7
         choices = [
-            Delete(key),
+            Delete(key, self._mostly(None, "*", '"stale"', self._tag(key))),
             Touch(key, number),
             Expire(key, number),
             Trim(key, offset, keeps_snapshot=trims),

@@ -198,6 +198,14 @@ def test_stream_seq_compares_bytes_not_letters(world):
     assert type(world.refusal(append(stream_seq="zz"))) is Conflict
 
 
+def test_a_stream_seq_is_shown_as_the_bytes_it_is(world):
+    """Clients of upstream look for the word; and what is no ASCII has no encoding that we know."""
+    world.do(append(stream_seq="\xc3\xa9"))
+    message = world.refusal(append(stream_seq="\xc3\xa8")).message
+    assert "sequence" in message
+    assert r"'\xc3\xa8' is not after '\xc3\xa9'" in message
+
+
 def test_stream_seq_is_remembered_over_appends_without_one(world):
     world.do(append(stream_seq="b"))
     world.do(append())
@@ -222,11 +230,13 @@ def test_stream_seq_of_the_initial_content_counts():
 
 
 def test_a_reason_hides_every_later_one(world):
-    """closed -> content type -> producer -> If-Match -> Stream-Seq -> body: cure one, and see the next."""
+    """empty -> closed -> content type -> producer -> If-Match -> Stream-Seq -> body: cure one, and see the next."""
     world.do(append(b"x", stream_seq="m", producer=by("p", 1, 0)))
     wrong = Append(KEY, JSON, NOT_JSON, False, by("p", 0, 0), "a", '"stale"')
     closed = World()
     closed.do(create(closed=True))
+    for anything in (closed, world):
+        assert anything.refusal(replace(wrong, body=Body())).code == "empty_body"
     assert type(closed.refusal(wrong)) is StreamClosed
 
     assert world.refusal(wrong).code == "content_type_mismatch"
@@ -253,11 +263,10 @@ def test_a_duplicate_ends_at_the_producer_whatever_comes_after(world):
     assert world.refusal(replace(again, content_type=JSON)).code == "content_type_mismatch"
 
 
-def test_an_empty_body_is_only_looked_at_in_its_turn(world):
-    """What the body lacks is known before the stream is, but said last."""
-    empty = Body(fault=BadRequest("empty", code="empty_body"))
-    assert world.refusal(append(body=empty)).code == "empty_body"
-    assert world.refusal(append(body=empty, content_type=JSON)).code == "content_type_mismatch"
+@pytest.mark.parametrize("content_type", [TEXT, JSON, None])
+def test_an_empty_body_is_refused_whatever_it_is_said_to_be(world, content_type):
+    empty = append(b"", content_type=content_type)
+    assert world.refusal(empty).code == "empty_body"
+    assert isinstance(world.refusal(replace(empty, key="shop/none")), NotFound)
     world.do(close())
-    assert type(world.refusal(append(body=empty))) is StreamClosed
-    assert isinstance(world.refusal(append(body=empty, key="shop/none")), NotFound)
+    assert world.refusal(empty).code == "empty_body"

@@ -41,7 +41,8 @@ def bucket(world: World, name: str = "shop") -> BucketRecord:
 
 def test_a_bucket_is_made_by_hand(world):
     assert world.do(CreateBucket("shop", SETTINGS)).outcome is Outcome.CREATED
-    assert bucket(world) == BucketRecord("shop", START_MS, implicit=False, deleted=False, streams=0, settings=SETTINGS)
+    expected = BucketRecord("shop", START_MS, implicit=False, deleted=False, streams=0, settings=SETTINGS, number=1)
+    assert bucket(world) == expected
 
 
 def test_a_bucket_exists_once(world):

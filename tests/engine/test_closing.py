@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.world import JSON, World, append, by, close, create
+from tests.engine.world import JSON, World, append, by, close, committed, create, replayed
 
 from millstream.model import facts
 from millstream.model.commands import Body
@@ -124,16 +124,38 @@ def test_closing_without_data_checks_the_producer(world):
     assert isinstance(world.refusal(close(producer=by("p", 0, 1))), Fenced)
     assert isinstance(world.refusal(close(producer=by("p", 1, 2))), SequenceGap)
     assert isinstance(world.refusal(close(producer=by("p", 2, 1))), BadRequest)
-    assert world.do(close(producer=by("p", 1, 0))).outcome is Outcome.DUPLICATE
     assert not world.seen().closed
 
 
-def test_a_duplicate_that_asks_to_close_does_not_close(world):
-    """The batch was accepted as it was; a second sending cannot make it another."""
+@pytest.mark.parametrize("payload", [b"a", b""])
+@pytest.mark.parametrize("seq", [0, 1])
+def test_a_known_batch_that_now_asks_to_close_closes(world, payload, seq):
+    """Its data is there and is not added again; that the stream shall end is new."""
+    world.do(append(b"a", producer=by("p", 2, 0)))
+    world.do(append(b"b", producer=by("p", 2, 1)))
+    late = append(payload, producer=by("p", 2, seq), closes=True)
+    receipt = world.do(late)
+    assert (receipt.outcome, receipt.tail, receipt.closed) == (Outcome.DUPLICATE, 7, True)
+    assert (receipt.producer_epoch, receipt.producer_seq) == (2, 1)
+    assert world.seen().closed
+    assert world.content() == b"helloab"
+    assert world.do(late) == receipt  # it is the closing tuple now, and its producer stands where it stood
+    assert committed(replayed(world.journal)) == committed(world.machine)
+
+
+def test_a_known_batch_closes_only_what_it_may(world):
+    world.do(append(producer=by("p", 1, 0)))
+    assert isinstance(world.refusal(append(producer=by("p", 0, 0), closes=True)), Fenced)
+    late = append(producer=by("p", 1, 0), closes=True, if_match='"stale"', stream_seq="a")
+    assert isinstance(world.refusal(late), PreconditionFailed)
+    assert not world.seen().closed
+
+
+def test_a_closing_that_is_in_flight_is_known(world):
     world.do(append(producer=by("p", 0, 0)))
-    receipt = world.do(append(producer=by("p", 0, 0), closes=True))
-    assert (receipt.outcome, receipt.closed) == (Outcome.DUPLICATE, False)
-    assert not world.seen().closed
+    first = world.decide(append(producer=by("p", 0, 0), closes=True))
+    assert world.decide(append(producer=by("p", 0, 0), closes=True)) == first
+    assert len(world.in_flight()) == 1
 
 
 def test_a_new_producer_that_closes_counts(world):
@@ -148,7 +170,10 @@ def test_closing_a_closed_stream_never_echoes_a_seq_that_was_not_accepted(world)
     world.do(close())
     receipt = world.do(close(producer=by("p", 0, 9)))
     assert (receipt.outcome, receipt.closed) == (Outcome.CLOSED, True)
-    assert receipt.producer_seq in (None, 0)
+    assert (receipt.producer_epoch, receipt.producer_seq) == (0, 0)
+    for stranger in (by("q", 3, 0), by("p", 3, 0)):
+        receipt = world.do(close(producer=stranger))
+        assert (receipt.producer_epoch, receipt.producer_seq) == (3, None)
 
 
 # --- at birth

@@ -18,7 +18,7 @@ from tests.engine.world import (
     touch,
 )
 
-from millstream.engine.machine import deadline_ms
+from millstream.engine.leasing import deadline_ms
 from millstream.model import facts
 from millstream.model.commands import Body
 from millstream.model.errors import BadRequest, NotFound, PreconditionFailed

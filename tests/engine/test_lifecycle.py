@@ -22,7 +22,7 @@ from tests.engine.world import (
 from millstream.model import facts
 from millstream.model.commands import Body
 from millstream.model.errors import BadRequest, Conflict, NotFound, PreconditionFailed
-from millstream.model.etags import state_etag
+from millstream.model.etags import range_etag, state_etag
 from millstream.model.replies import Outcome
 
 
@@ -158,6 +158,13 @@ def test_if_match_on_a_missing_stream_creates_nothing(world, if_match):
     assert not world.exists()
 
 
+def test_if_none_match_creates_and_never_finds(world):
+    assert world.do(create(payload=b"hello", if_none_match="*")).outcome is Outcome.CREATED
+    for tags in ("*", state_etag(world.stream_id(), 5, False), range_etag(world.stream_id(), 2, 5, False)):
+        assert isinstance(world.refusal(create(if_none_match=tags)), PreconditionFailed)
+    assert world.do(create(if_none_match=state_etag(world.stream_id(), 4, False))).outcome is Outcome.EXISTED
+
+
 # --- deleting
 
 
@@ -168,6 +175,24 @@ def test_deleting_takes_everything_with_it(world):
     assert not world.exists()
     assert world.machine.hot_bytes == 0
     assert isinstance(world.refusal(delete()), NotFound)
+
+
+def test_if_match_keeps_a_stream_that_has_changed_from_being_deleted(world):
+    world.do(create(payload=b"hello"))
+    seen = world.stream_id()
+    world.decide(append(b"!"))  # still in flight: the decision sees it all the same
+    for stale in (state_etag(seen, 5, False), range_etag(seen, 0, 5, False), state_etag(seen, 6, True), '"other:6"'):
+        with pytest.raises(PreconditionFailed):
+            world.decide(delete(if_match=stale))
+    world.commit()
+    assert world.content() == b"hello!"
+
+
+@pytest.mark.parametrize("tag", ["*", '"0000abcd-2:6"', '"0000abcd-2:1:6"', 'W/"0000abcd-2:0:6"'])
+def test_if_match_deletes_what_is_as_it_was_seen(world, tag):
+    world.do(create(payload=b"hello!"))
+    assert world.do(delete(if_match=tag)).outcome is Outcome.DELETED
+    assert isinstance(world.refusal(delete(if_match="*")), NotFound)
 
 
 def test_what_never_was_cannot_be_deleted(world):

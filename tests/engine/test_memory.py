@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.world import KEY, START_MS, World, append, close, create, delete, stream_record
+from tests.engine.world import KEY, World, append, close, create, delete, snapshot, stream_record
 
 from millstream.engine.reading import cut_hot
-from millstream.model.commands import DeleteBucket
+from millstream.model.commands import Body, DeleteBucket
 
 
 @pytest.fixture
@@ -138,34 +138,34 @@ def test_a_stream_that_was_asked_for_lately_stays(world):
     world.checkpoint()
     world.machine.coarse_s = 10
     world.stream()
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 10, START_MS)
-    assert world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 11, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 10)
+    assert world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 11)
 
 
 def test_a_stream_the_catalog_does_not_have_stays(world):
     stream = world.stream()
-    assert not world.machine.evict_idle(stream, sequence(world) - 1, 1, START_MS)
+    assert not world.machine.evict_idle(stream, sequence(world) - 1, 1)
 
 
 def test_a_stream_with_hot_payload_stays(world):
-    assert not world.machine.evict_idle(world.stream(), sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.stream(), sequence(world), 1)
 
 
 def test_a_stream_with_something_in_flight_stays(world):
     world.checkpoint()
     world.decide(append())
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1)
 
 
 def test_a_stream_with_followers_stays(world):
     world.checkpoint()
     world.stream().followers = [object()]
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1)
 
 
 def test_a_deleted_stream_is_not_evicted_but_checkpointed_away(world):
     world.do(delete())
-    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1, START_MS)
+    assert not world.machine.evict_idle(world.machine.streams[KEY], sequence(world), 1)
 
 
 def test_a_deleted_bucket_leaves_with_its_checkpoint(world):
@@ -206,3 +206,50 @@ def test_a_reloaded_stream_has_every_field_of_its_record(world):
     world.checkpoint()
     world.forget_idle()
     assert stream_record(world.stream()) == record
+
+
+# --- what streams have lost, and memory has not
+
+
+def test_what_a_stream_loses_counts_until_a_checkpoint(world):
+    """The recent facts have it until then."""
+    world.do(snapshot(5, b"1" * 100))
+    world.do(append(b" world"))
+    world.do(snapshot(11, b"2" * 50))
+    world.do(delete())
+    assert (world.machine.hot_bytes, world.machine.held_bytes) == (0, 5 + 6 + 100 + 50)
+    world.checkpoint()
+    assert (world.machine.hot_bytes, world.machine.held_bytes) == (0, 0)
+
+
+def test_each_loss_is_freed_with_its_own_checkpoint(world):
+    cut_at = sequence(world)
+    streams, _ = world.machine.cut(cut_at)
+    world.do(append(b" wor"))
+    world.do(delete())
+    assert world.machine.held_bytes == 9
+    world.machine.cut_is_saved()
+    assert world.machine.held_bytes == 4, "it came after the cut"
+    for stream in streams:
+        world.machine.checkpointed(stream, cut_at)
+    assert world.machine.held_bytes == 4
+    world.checkpoint()
+    assert world.machine.held_bytes == 0
+
+
+def test_what_is_lost_between_saving_and_cooling_is_not_counted_twice(world):
+    cut_at = sequence(world)
+    streams, _ = world.machine.cut(cut_at)
+    world.machine.cut_is_saved()
+    world.do(delete())
+    world.machine.checkpointed(streams[0], cut_at)
+    assert world.machine.held_bytes == 0
+
+
+def test_bodies_on_their_way_count(world):
+    kept, dropped = world.upload(b"four", b"more"), world.upload(b"never")
+    assert world.machine.held_bytes == 5 + 8 + 5
+    world.drop_upload(dropped)
+    world.do(append(body=Body(b"", [8], None, kept)))
+    assert world.machine.held_bytes == 5 + 8
+    assert world.content() == b"hellofourmore"

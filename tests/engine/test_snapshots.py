@@ -7,7 +7,8 @@ from tests.engine.world import World, append, batch, create, delete, everything,
 
 from millstream.engine.reading import cut_messages, resolve_offset
 from millstream.model import facts
-from millstream.model.errors import BadRequest, Conflict, Gone
+from millstream.model.errors import BadRequest, Conflict, Gone, PreconditionFailed
+from millstream.model.etags import snapshot_etag
 from millstream.model.offsets import BEGINNING
 from millstream.model.replies import Outcome
 
@@ -61,6 +62,18 @@ def test_the_same_snapshot_may_be_asked_to_trim_later(world):
     world.do(snapshot(5, trims=False))
     assert world.do(snapshot(5)).outcome is Outcome.PUBLISHED
     assert world.stream().earliest == 5
+
+
+def test_if_match_is_about_the_snapshot_at_this_very_offset(world):
+    for tags in ("*", '"any"'):
+        assert isinstance(world.refusal(snapshot(3, if_match=tags)), PreconditionFailed)
+    world.do(snapshot(3))
+    known = snapshot_etag(world.stream_id(), world.seen().snapshot)
+    for tags in ("*", known):
+        assert world.do(snapshot(3, if_match=tags)).outcome is Outcome.DUPLICATE
+    assert isinstance(world.refusal(snapshot(3, if_match='"another"')), PreconditionFailed)
+    assert isinstance(world.refusal(snapshot(6, if_match=known)), PreconditionFailed)
+    assert world.seen().snapshot.offset == 3
 
 
 def test_other_bytes_at_the_same_offset_are_refused(world):

@@ -36,6 +36,7 @@ from millstream.model.names import split_key
 from millstream.model.positions import format_stream_id
 from millstream.model.records import BucketRecord, StreamRecord
 from millstream.model.replies import Receipt
+from millstream.model.timeline import Timeline
 
 INCARNATION = 0xABCD
 START_MS = 1_700_000_000_000
@@ -97,10 +98,10 @@ class Entry(NamedTuple):
 class World:
     def __init__(self, shelf: Shelf | None = None, **options: object) -> None:
         self.shelf = shelf or Shelf()
-        self.machine = Machine(self.shelf, incarnation=INCARNATION, payloads=OBJECTS, **options)
+        self.machine = Machine(self.shelf, incarnation=INCARNATION, time=self, payloads=OBJECTS, **options)
         self.now_ms = START_MS
         self.journal: list[Entry] = []
-        self._batches: list[tuple[int, int, list[Change]]] = []
+        self._batches: list[tuple[int, int, int, list[Change]]] = []
         self._sealed = True
 
     # -- time and commands
@@ -110,11 +111,23 @@ class World:
         self.now_ms += ms
         self.seal()
 
+    def set_clock_ahead(self, ms: int) -> None:
+        """Somebody sets the machine's clock: nothing has passed."""
+        self.wait(ms)
+        self.machine.shift_ms -= ms
+        self._admit(facts.ClockRead(self.now_ms, self.lease_ms()))
+
+    def lease_ms(self) -> int:
+        return self.now_ms + self.machine.shift_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
     def decide(self, command: Command) -> Receipt:
         if self._sealed:
-            self._batches.append((self.machine.next_sequence, self.now_ms, []))
+            self._batches.append((self.machine.next_sequence, self.now_ms, self.machine.shift_ms, []))
             self._sealed = False
-        return self.machine.decide(command, self.now_ms, self._batches[-1][2])
+        return self.machine.decide(command, self.now_ms, self._batches[-1][-1])
 
     def do(self, command: Command) -> Receipt:
         receipt = self.decide(command)
@@ -134,9 +147,9 @@ class World:
     def commit_one(self) -> None:
         """The oldest batch is durable."""
         if self._batches:
-            first, at_ms, changes = self._batches.pop(0)
+            first, at_ms, shift_ms, changes = self._batches.pop(0)
             self._sealed = self._sealed or not self._batches
-            self.machine.publish(changes, first, at_ms)
+            self.machine.publish(changes, first, at_ms, shift_ms)
             self.journal += [Entry(fact, first + index, at_ms) for index, (_, fact) in enumerate(changes)]
 
     def commit(self) -> None:
@@ -145,12 +158,12 @@ class World:
 
     def lose(self) -> None:
         """The journal failed."""
-        for _, _, changes in self._batches:
+        for *_, changes in self._batches:
             self.machine.drop_overlays(changes)
         self._batches, self._sealed = [], True
 
     def in_flight(self) -> list[Fact]:
-        return [fact for _, _, changes in self._batches for _, fact in changes]
+        return [fact for *_, changes in self._batches for _, fact in changes]
 
     def upload(self, *parts: bytes) -> int:
         """Journal a large body in parts; its number."""
@@ -162,11 +175,11 @@ class World:
     def drop_upload(self, number: int) -> None:
         self._admit(facts.PartsDropped(number))
 
-    def _admit(self, fact: facts.UploadFact) -> None:
+    def _admit(self, fact: facts.UploadFact | facts.ClockRead) -> None:
         self.seal()
         changes: list[Change] = []
-        self._batches.append((self.machine.next_sequence, self.now_ms, changes))
-        self.machine.admit_upload_fact(fact, changes)
+        self._batches.append((self.machine.next_sequence, self.now_ms, self.machine.shift_ms, changes))
+        self.machine.admit_other(fact, changes)
         self.commit()
 
     # -- checkpoints
@@ -189,7 +202,7 @@ class World:
     def forget_idle(self) -> None:
         self.machine.coarse_s += 1
         for stream in list(self.machine.streams.values()):
-            self.machine.evict_idle(stream, self.machine.next_sequence - 1, self.machine.coarse_s, self.now_ms)
+            self.machine.evict_idle(stream, self.machine.next_sequence - 1, self.machine.coarse_s)
 
     def _shelve(self, stream: Stream) -> None:
         if stream.deleted:
@@ -209,14 +222,14 @@ class World:
 
     def seen(self, key: str = KEY) -> StreamRecord:
         """The stream as readers see it."""
-        return stream_record(self.machine.visible(key, self.now_ms))
+        return stream_record(self.machine.visible(key))
 
     def stream(self, key: str = KEY) -> Stream:
-        return self.machine.visible(key, self.now_ms)
+        return self.machine.visible(key)
 
     def exists(self, key: str = KEY) -> bool:
         try:
-            self.machine.visible(key, self.now_ms)
+            self.machine.visible(key)
         except NotFound:
             return False
         return True
@@ -249,8 +262,8 @@ def close(key: str = KEY, **fields: object) -> Append:
     return append(b"", key, None, closes=True, **fields)
 
 
-def delete(key: str = KEY) -> Delete:
-    return Delete(key)
+def delete(key: str = KEY, **fields: object) -> Delete:
+    return Delete(key, **fields)  # type: ignore[arg-type]
 
 
 def expire(number: int, key: str = KEY) -> Expire:
@@ -335,7 +348,7 @@ def everything(machine: Machine) -> dict[str, object]:
 
 def replayed(journal: Iterable[Entry], **options: object) -> Machine:
     """A machine that was started on this journal."""
-    machine = Machine(Shelf(), incarnation=INCARNATION, payloads=OBJECTS, **options)
+    machine = Machine(Shelf(), incarnation=INCARNATION, time=World(), payloads=OBJECTS, **options)
     known: dict[int, Stream] = {}
     for fact, sequence, at_ms in journal:
         machine.replay(fact, sequence, at_ms, known)
@@ -346,17 +359,20 @@ def applied(journal: Iterable[Entry]) -> tuple[dict[int, StreamRecord], dict[str
     """The records that `engine.applying` alone makes of a journal, as a checkpoint does."""
     streams: dict[int, StreamRecord] = {}
     buckets: dict[str, BucketRecord] = {}
+    timeline = Timeline()
     for fact, sequence, at_ms in journal:
-        if isinstance(fact, facts.PartStored | facts.PartsDropped):
+        if isinstance(fact, facts.ClockRead):
+            timeline.take(fact, at_ms)
+        if isinstance(fact, facts.PartStored | facts.PartsDropped | facts.ClockRead):
             continue
         if isinstance(fact, facts.StreamCreated):
-            streams[sequence] = born(fact, sequence, at_ms)
+            streams[sequence] = born(fact, sequence, at_ms, timeline.shift_ms)
             name = split_key(fact.key)[0]
         elif isinstance(fact, facts.BucketFact):
             name = fact.bucket
         else:
-            apply_to_stream(streams[fact.stream], fact, at_ms)
+            apply_to_stream(streams[fact.stream], fact, at_ms, timeline.shift_ms)
             name = split_key(streams[fact.stream].key)[0]
         bucket = buckets.setdefault(name, BucketRecord(name, at_ms, deleted=True))
-        apply_to_bucket(bucket, fact, at_ms)
+        apply_to_bucket(bucket, fact, sequence, at_ms)
     return streams, buckets

@@ -264,6 +264,18 @@ def test_too_many_connections_are_told_so(crowded: ServerProcess) -> None:
     wait_for_connections(crowded.port, 1)
 
 
+def test_a_connection_that_ended_with_an_error_makes_room_at_once(crowded: ServerProcess) -> None:
+    """It lingers so that its client gets the answer, even one that never hangs up."""
+    wait_for_connections(crowded.port, 1)
+    with ExitStack() as open_wires:
+        for _ in range(8):
+            wire = open_wires.enter_context(Wire(crowded.port))
+            wire.send(b"GET nothing HTTP/9\r\n\r\n")
+            assert wire.answer().status == 400
+            assert wire.is_ended()
+        assert ask(crowded.port, HEALTH).status == 200
+
+
 def test_bodies_beyond_what_all_may_hold_together_are_503(crowded: ServerProcess) -> None:
     put(crowded.port, "/v1/stream/held")
     unfinished = request("POST", "/v1/stream/held", "Content-Type: text/plain", body=b"x" * 1_500_000)[:-1]

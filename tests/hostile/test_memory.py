@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.conftest import ServerProcess
 from tests.hostile.memory import peak_mib
-from tests.hostile.wire import Answer, ask, content, put, request
+from tests.hostile.wire import Answer, Wire, ask, content, put, request
 
 MIB = 1 << 20
 LARGEST = 64 * MIB  # append_bytes_max
@@ -65,3 +68,41 @@ def test_the_largest_bodies_cost_a_few_times_their_size_and_little_time(
             assert content(server.port, PATH) == b"[]"
     finally:
         server.stop()
+
+
+def test_what_is_created_and_deleted_while_the_helper_hangs_is_bounded(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, {"low_space_bytes": 0, "hot_bytes_max": 32 * MIB, "checkpoint_age_s": 0.2})
+    server.start()
+    try:
+        put(server.port, "/v1/stream/first", "text/plain")
+        helper = wait_for_helper(server.pid)
+        before = peak_mib(server.pid)
+        os.kill(helper, signal.SIGSTOP)
+        answers = Counter[int]()
+        with Wire(server.port) as wire:
+            for number in range(800):
+                path = f"/v1/stream/{number}"
+                wire.send(request("PUT", path, "Content-Type: text/plain", body=b"x" * (400 << 10)))
+                answers[wire.answer("PUT").status] += 1
+                wire.send(request("DELETE", path))
+                answers[wire.answer("DELETE").status] += 1
+        assert answers[503] > 600
+        assert peak_mib(server.pid) < before + 64
+        os.kill(helper, signal.SIGCONT)
+        give_up = time.monotonic() + 20
+        while ask(server.port, request("PUT", "/v1/stream/last"), "PUT").status == 503:
+            assert time.monotonic() < give_up, "writes do not come back"
+            time.sleep(0.1)
+    finally:
+        server.stop()
+
+
+def wait_for_helper(pid: int) -> int:
+    """The process that makes checkpoints."""
+    give_up = time.monotonic() + 10
+    while time.monotonic() < give_up:
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"upkeep_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+        time.sleep(0.05)
+    raise AssertionError("the server has no helper")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.conftest import ServerProcess, StartServer, clean_environment
+from tests.conftest import ServerProcess, StartServer, clean_environment, free_port
 from tests.hostile.wire import WAIT_S, Ended, Wire, content, post, put, request
 
 
@@ -110,3 +111,50 @@ def test_control_c_stops_it_as_politely(server: StartServer) -> None:
     assert process is not None
     process.send_signal(signal.SIGINT)
     assert process.wait(WAIT_S) == 0
+
+
+def test_a_terminal_that_closes_does_not_end_it(server: StartServer) -> None:
+    running = server()
+    process = running._process
+    assert process is not None
+    process.send_signal(signal.SIGHUP)
+    put(running.port, "/v1/stream/a")
+    post(running.port, "/v1/stream/a", b"still there")
+    assert content(running.port, "/v1/stream/a") == b"still there"
+    assert running.stop() == 0
+    assert "SIGHUP is ignored" in running.log()
+
+
+def test_it_runs_with_all_three_standard_descriptors_closed(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "millstream", "serve", "--listen", f"127.0.0.1:{port}", "--s3p-listen", "none"]
+    command += ["--data-dir", str(tmp_path / "data")]
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    process = subprocess.Popen(shell, env=clean_environment())
+    try:
+        wait_until_ready(port)
+        put(port, "/v1/stream/a")
+        post(port, "/v1/stream/a", b"x" * 100_000)
+        assert content(port, "/v1/stream/a") == b"x" * 100_000
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(WAIT_S)
+
+
+def wait_until_ready(port: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        try:
+            connection.request("GET", "/readyz/local")
+            if connection.getresponse().status == 200:
+                return
+        except ConnectionRefusedError:
+            pass  # it is still starting
+        finally:
+            connection.close()
+        assert time.monotonic() < deadline, "it was not ready in time"
+        time.sleep(0.05)

@@ -24,9 +24,9 @@ GOLDEN: list[tuple[Fact, str]] = [
     (facts.BucketDeleted("shop"), "92 02 a4 73686f70"),
     (
         facts.StreamCreated("shop/orders", "application/json", ttl_s=60, expires_at_ms=None, sliding=False),
-        "97 03 ab 73686f702f6f7264657273 b0 6170706c69636174696f6e2f6a736f6e 3c c0 c2 c2",
+        "98 03 ab 73686f702f6f7264657273 b0 6170706c69636174696f6e2f6a736f6e 3c c0 c2 c2 c2",
     ),
-    (facts.StreamCreated("a", "b", client_ids=True), "97 03 a161 a162 c0 c0 c3 c3"),
+    (facts.StreamCreated("a", "b", client_ids=True, takes_type=True), "98 03 a161 a162 c0 c0 c3 c3 c3"),
     (
         facts.Appended(3, 0, 1_700_000_000_000, 0, b'{"a":1}[2]', [7, 3], True, Producer("p", 1, 2, True), "s1"),
         "9c 04 03 00 cf0000018bcfe56800 00 c40a 7b2261223a317d5b325d 920703 c3 94a1700102c3 a27331 c0 c0",
@@ -39,7 +39,7 @@ GOLDEN: list[tuple[Fact, str]] = [
         facts.Appended(3, 10, 1_700_000_000_001, 4, b"", [70_000], stored=Stored(99, 16, 7)),
         "9c 04 03 0a cf0000018bcfe56801 04 c400 91ce00011170 c2 c0 c0 c0 93 63 10 07",
     ),
-    (facts.Closed(3, Producer("p", 1, 3)), "93 05 03 94a1700103c2"),
+    (facts.Closed(3, Producer("p", 1, 3), is_repeated=True), "94 05 03 94a1700103c2 c3"),
     (facts.StreamDeleted(3), "92 06 03"),
     (facts.StreamExpired(300), "92 07 cd012c"),
     (facts.Touched(70_000), "92 08 ce00011170"),
@@ -59,6 +59,8 @@ GOLDEN: list[tuple[Fact, str]] = [
         "99 0f a4 73686f70 a3 65746c 07 03 cd012c 02 01 63",
     ),
     (facts.TransactionsForgotten("shop", "etl"), "93 10 a4 73686f70 a3 65746c"),
+    (facts.ContentTypeTaken(3, "a/b"), "93 12 03 a3 612f62"),
+    (facts.ClockRead(1_700_000_000_000, 5), "93 11 cf0000018bcfe56800 05"),
     (facts.BucketChanged("shop", BucketSettings()), "93 0b a4 73686f70 95 c0 c0 c0 c0 a6 7075626c6963"),
 ]
 OLDER: list[tuple[Fact, str]] = [
@@ -74,6 +76,8 @@ OLDER: list[tuple[Fact, str]] = [
     (facts.StreamCreated("a", "b", 60, None, False, client_ids=False), "96 03 a161 a162 3c c0 c2"),
     (facts.Appended(1, 2, 3, 4, b"", None, False, None, None, None), "96 04 01 02 03 04 c400"),
     (facts.Closed(1, None), "92 05 01"),
+    (facts.Closed(3, Producer("p", 1, 3), is_repeated=False), "93 05 03 94a1700103c2"),
+    (facts.StreamCreated("a", "b", 60, None, False, True, takes_type=False), "97 03 a161 a162 3c c0 c2 c3"),
     (facts.Closed(1, Producer("p", 1, 2, is_new=False)), "93 05 01 93a1700102"),
 ]
 ONE_FACT = "dd 00000001 "
@@ -95,14 +99,15 @@ one_of_each = {
     facts.BucketDeleted: st.builds(facts.BucketDeleted, words),
     facts.StreamCreated: st.builds(
         facts.StreamCreated,
-        *(words, words, st.none() | numbers, st.none() | st.integers(-(2**63), 2**63), st.booleans(), st.booleans()),
+        *(words, words, st.none() | numbers, st.none() | st.integers(-(2**63), 2**63)),
+        *(st.booleans(), st.booleans(), st.booleans()),
     ),
     facts.Appended: st.builds(
         facts.Appended,
         *(numbers, numbers, numbers, numbers, payloads, lengths, st.booleans(), producers),
         *(st.none() | words, st.none() | numbers, st.none() | st.builds(Stored, numbers, numbers, numbers)),
     ),
-    facts.Closed: st.builds(facts.Closed, numbers, producers),
+    facts.Closed: st.builds(facts.Closed, numbers, producers, st.booleans()),
     facts.StreamDeleted: st.builds(facts.StreamDeleted, numbers),
     facts.StreamExpired: st.builds(facts.StreamExpired, numbers),
     facts.Touched: st.builds(facts.Touched, numbers),
@@ -118,6 +123,8 @@ one_of_each = {
         *(words, words, numbers, numbers, numbers, numbers, numbers, st.none() | numbers),
     ),
     facts.TransactionsForgotten: st.builds(facts.TransactionsForgotten, words, words),
+    facts.ContentTypeTaken: st.builds(facts.ContentTypeTaken, numbers, words),
+    facts.ClockRead: st.builds(facts.ClockRead, numbers, numbers),
 }
 any_facts = st.lists(st.one_of(*one_of_each.values()), max_size=6)
 

@@ -25,12 +25,28 @@ def test_only_one_type_has_json_mode(content_type):
     assert not is_json(content_type)
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "TEXT/html; charset=utf-8", "text/x-any", "application/json"])
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "TEXT/html; charset=utf-8", "text/x;a=b ; Charset = 'UTF8'", "text/x-any", "application/json"],
+)
 def test_text_travels_as_text(content_type):
     assert is_text(content_type)
 
 
-@pytest.mark.parametrize("content_type", ["application/ndjson", "image/png", "text", "textual/x"])
+@pytest.mark.parametrize("charset", ["charset=UTF-8", 'Charset = "utf8"', "x=y ;charset=us-ascii; z"])
+def test_text_is_utf8(charset):
+    assert is_text(f"text/plain; {charset}")
+
+
+@pytest.mark.parametrize("charset", ["charset=iso-8859-1", 'x=1;CHARSET="utf-16"', "charset=utf-8-bom"])
+def test_other_text_travels_encoded(charset):
+    assert not is_text(f"text/plain; {charset}")
+    assert is_text(f"application/json; {charset}"), "which is always UTF-8"
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/ndjson", "image/png", "text", "textual/x", "text/plain; charset=latin1"]
+)
 def test_everything_else_travels_encoded(content_type):
     assert not is_text(content_type)
 

@@ -73,10 +73,14 @@ def test_text_outside_ascii_is_utf8_encoded_or_raw():
     assert key_of_flat_path("café".encode()) == "_default/café"
 
 
-def test_what_only_looks_encoded_is_taken_literally():
-    assert key_of_flat_path(b"100%") == "_default/100%"
-    assert key_of_flat_path(b"a%zzb") == "_default/a%zzb"
-    assert key_of_flat_path(b"a+b") == "_default/a+b"  # '+' is a space in queries only
+def test_a_plus_is_a_plus():
+    assert key_of_flat_path(b"a+b") == "_default/a+b"  # it is a space in queries only
+
+
+@pytest.mark.parametrize("path", [b"100%", b"a%zzb", b"a%2", b"shop/%", b"%x/orders", b"a#b", b"shop#/orders", b"a/#"])
+def test_what_only_looks_encoded_or_is_no_part_of_a_path_is_refused(path):
+    assert "%25" in refused(path)
+    assert key_of_flat_path(path.replace(b"%", b"%25").replace(b"#", b"%23")).endswith(path.decode().lstrip("/"))
 
 
 def test_decoding_happens_once():
@@ -105,9 +109,15 @@ def test_two_dots_in_a_bucket_are_refused(path):
     assert "'..'" in refused(path)
 
 
-def test_single_dots_are_fine():
-    assert key_of_flat_path(b".") == "_default/."
+def test_single_dots_are_fine_inside_of_a_segment():
     assert key_of_flat_path(b"v1.2/a.b.c") == "v1.2/a.b.c"
+    assert key_of_flat_path(b"shop/.a/b.") == "shop/.a/b."
+
+
+@pytest.mark.parametrize("path", [b".", b"%2E", b"shop/.", b"./orders", b"shop/a/./b", b"shop/a/%2e"])
+def test_a_segment_that_is_a_dot_is_refused(path):
+    """Whoever tidies URLs, as browsers do, asks for another stream."""
+    assert "'.'" in refused(path)
 
 
 @pytest.mark.parametrize("path", [b"a%00b", b"a\x00b", b"shop/%00", b"sh%00op/orders"])
@@ -130,11 +140,15 @@ def test_names_that_only_resemble_the_listing_are_free(path):
     assert key_of_flat_path(path).endswith(path.decode())
 
 
-def test_the_bucket_of_upstreams_control_routes_is_reserved():
-    assert "reserved" in refused(b"__ds/orders")
-    assert "reserved" in refused(b"%5F_ds/orders")
-    assert "reserved" in refused(b"__ds")
-    assert key_of_flat_path(b"__dsx/orders") == "__dsx/orders"
+@pytest.mark.parametrize("first", [b"ds", b"v1", b"ui", b"healthz", b"readyz", b"metrics", b"cluster", b"__ds", b"__x"])
+def test_what_the_server_has_under_its_root_is_reserved(first):
+    assert "reserved" in refused(first)
+    assert "reserved" in refused(first + b"/orders")
+    assert "reserved" in refused(b"%%%02X" % first[0] + first[1:] + b"/orders")
+    for free in (first + b"-1", first + b"x", b"x" + first):
+        if not free.startswith(b"__"):
+            assert key_of_flat_path(free + b"/orders") == f"{free.decode()}/orders"
+    assert key_of_flat_path(b"_default/" + first) == f"_default/{first.decode()}"
 
 
 def test_a_name_may_have_one_kibibyte_and_no_more():
@@ -161,7 +175,7 @@ def test_the_limit_counts_bytes_after_decoding():
 fragments = st.sampled_from(
     [
         *(b"a", b"Z9", b"_", b"-", b"/", b".", b"..", b"%", b"%2F", b"%00", b"%ff", b"\xc3"),
-        *(b"streams", b"__ds", b"_default"),
+        *(b"streams", b"__ds", b"_default", b"ds", b"ui", b"readyz", b"#"),
     ]
 )
 paths = st.lists(fragments, max_size=6).map(b"".join)
@@ -175,7 +189,8 @@ def test_any_path_names_a_stream_or_is_a_bad_request(path):
         bucket, name = split_key(key_of_flat_path(path))
     except BadRequest:
         return
-    assert bucket not in ("", "__ds")
+    assert bucket not in ("", ".", "ds")
+    assert not bucket.startswith("__")
     assert name not in ("", "streams")
     assert "\0" not in bucket + name
     assert ".." not in bucket
@@ -191,7 +206,7 @@ def test_any_path_names_a_stream_or_is_a_bad_request(path):
 def test_the_short_cut_for_plain_paths_agrees_with_the_long_way(path):
     """Encoding every byte but the slashes forces the long way: a plain path has no '%'."""
     encoded = b"/".join(b"".join(b"%%%02X" % byte for byte in part) for part in path.split(b"/"))
-    assert key_or_refusal(path.replace(b"%", b"%25")) == key_or_refusal(encoded)
+    assert key_or_refusal(path.replace(b"%", b"%25").replace(b"#", b"%23")) == key_or_refusal(encoded)
 
 
 @given(st.text("ab/", min_size=1, max_size=6), st.text("ab/", min_size=1, max_size=6))

@@ -16,7 +16,7 @@ from millstream.model.errors import (
     TransactionRefused,
 )
 from millstream.node.node import NodeLimits
-from millstream.node.staged_parts import BODIES, StagedPart
+from millstream.node.staged_parts import StagedPart, body_name
 from millstream.node.transactions import Committed, PartName
 
 bodies = count()
@@ -39,7 +39,7 @@ class Desk:
         return await self.stage_bytes(version, part, "\n".join(map(json.dumps, lines)).encode())
 
     async def stage_bytes(self, version: int, part: str, body: bytes, is_arrow: bool = False) -> StagedPart | None:
-        name = f"{BODIES}/{next(bodies)}"
+        name = body_name(next(bodies))
         self.rig.node.objects.put(name, [body])
         return await self.rig.node.transactions.stage(self.bucket, self.app, version, part, name, is_arrow)
 

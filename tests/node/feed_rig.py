@@ -43,12 +43,12 @@ class FeedRig(Rig):
     def drop_archive(self, **limits):
         with contextlib.closing(self.checkpointer()) as checkpointer:
             keeper = self.keeper(checkpointer, **limits)
-            dropped = keeper.drop(self.node.clock.now_ms())
+            dropped = keeper.drop(self.node.clock.lease_ms())
             keeper.collect(self.held_archives)
             return dropped
 
     def held_archives(self):
-        return held_now(self.root, self.node.clock.now_ms()).archives_below
+        return held_now(self.root, self.node.clock.lease_ms()).archives_below
 
     def archives(self):
         return sorted(path.name for path in (self.root / "objects" / "journal").iterdir())

@@ -210,11 +210,9 @@ class Rig:
     def evict(self) -> list[str]:
         """Let every stream go that may go; their keys."""
         machine, applied = self.node.machine, self.node.upkeep.applied
-        used_before, now_ms = machine.coarse_s + 1, self.node.clock.now_ms()
+        used_before = machine.coarse_s + 1
         return [
-            key
-            for key, stream in list(machine.streams.items())
-            if machine.evict_idle(stream, applied, used_before, now_ms)
+            key for key, stream in list(machine.streams.items()) if machine.evict_idle(stream, applied, used_before)
         ]
 
     def segments(self) -> list[str]:

@@ -11,25 +11,13 @@ from millstream.model.errors import NotFound
 from millstream.model.replies import Outcome
 
 from .rig import BYTES, Rig, until
-
-START = 2_000_000_000_000
-
-
-class Time:
-    """The wall clock, in our hands."""
-
-    def __init__(self):
-        self.ms = START
-
-    def pass_s(self, seconds):
-        self.ms += int(seconds * 1000)
+from .times import START, time_in_hand
 
 
 @pytest.fixture
-def time(monkeypatch):
-    clock = Time()
-    monkeypatch.setattr("millstream.node.clock.time.time_ns", lambda: clock.ms * 1_000_000)
-    return clock
+def time():
+    with time_in_hand() as clocks:
+        yield clocks
 
 
 def is_there(rig, key="box/a"):
@@ -101,7 +89,7 @@ async def test_after_a_reload_the_deadline_is_never_earlier_than_a_reader_was_to
             await rig.crash()
         else:
             assert rig.evict() == ["box/a"]
-        time.ms = promised - 1
+        time.pass_s((promised - 1 - time.ms) / 1000)
         assert is_there(rig)
         time.pass_s(10.001)
         assert not is_there(rig), "later, but by no more than a tenth"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -141,19 +142,33 @@ async def test_a_merge_killed_before_it_collected_collects_the_next_time(tmp_pat
         assert await contents(rig) == before
 
 
-async def test_a_damaged_block_stops_a_merge_and_is_not_passed_on(tmp_path):
+@pytest.mark.parametrize("fault", ["damaged", "missing"])
+async def test_merges_go_around_a_segment_that_cannot_be_read(tmp_path, fault):
+    """What is good in it stays, what is bad is not passed on, and the others are merged and collected."""
     async with Rig(tmp_path) as rig:
         await many_small_segments(rig)
-        path = tmp_path / "objects" / "segments" / rig.segments()[3]
-        content = bytearray(path.read_bytes())
-        content[120] ^= 1
-        path.write_bytes(content)
+        before = await contents(rig)
         names = rig.segments()
-        checkpointer = rig.checkpointer()
-        with pytest.raises(CorruptData):
-            Merger(checkpointer, segments_min=2, block_bytes=256).step()
-        checkpointer.close()
-        assert rig.segments() == names
+        path = tmp_path / "objects" / "segments" / names[3]
+        whole = path.read_bytes()
+        if fault == "damaged":
+            path.write_bytes(whole[:120] + bytes([whole[120] ^ 1]) + whole[121:])
+        else:
+            path.unlink()
+        damaged = path.read_bytes() if path.exists() else None
+        with contextlib.closing(rig.checkpointer()) as checkpointer:
+            merger = Merger(checkpointer, segments_min=2, block_bytes=256)
+            with pytest.raises(CorruptData, match=rf"Stream box/\w+: .*segments/{path.name} at byte \d+"):
+                merger.step()
+            assert set(rig.segments()) >= set(names) - {path.name}
+            while merger.step():
+                pass
+            collected = merger.collect()
+        assert len(collected) == len(names) - 1
+        rig._forget(collected)
+        assert (path.read_bytes() if path.exists() else None) == damaged
+        path.write_bytes(whole)  # restored: nothing is lost
+        assert await contents(rig) == before
 
 
 async def test_merging_comes_to_an_end_whatever_the_history(tmp_path):

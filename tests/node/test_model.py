@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from millstream.model.commands import Append, Body, Create, Delete, Expire
 from millstream.model.errors import BadRequest, Fenced, NotFound, SequenceGap
+from millstream.model.etags import state_etag
 from millstream.model.facts import Producer
 from millstream.model.replies import Outcome, Receipt
 
@@ -43,6 +44,7 @@ class Expected:
     """What one stream is, as plainly as can be said."""
 
     kind: str
+    takes_kind: bool = False  # it was created without one: the first append says it
     messages: list[bytes] = field(default_factory=list)
     closed: bool = False
     closed_by: tuple | None = None
@@ -70,12 +72,13 @@ class Model:
     def create(self, key, kind, messages, closed, producer):
         stream = self.streams.get(key)
         if stream is not None:
-            if (stream.kind, stream.closed) != (kind, closed):
+            wanted = kind or (stream.kind if stream.takes_kind else BYTES)
+            if (stream.kind, stream.closed) != (wanted, closed):
                 return ("stream_exists",)
             return ("existed", stream.tail, stream.closed)
         if producer is not None and producer.seq != 0:
             return ("producer_sequence_gap", 0, producer.seq)
-        stream = self.streams[key] = Expected(kind)
+        stream = self.streams[key] = Expected(kind or BYTES, takes_kind=kind is None and not messages)
         self._write(stream, messages, closed, producer)
         return ("created", stream.tail, stream.closed)
 
@@ -85,17 +88,29 @@ class Model:
             return ("not_found",)
         if stream.closed:
             return self._on_closed(stream, messages, producer)
-        if messages and kind != stream.kind:
+        awaits_kind = stream.takes_kind and not stream.messages
+        if messages and kind != stream.kind and not awaits_kind:
             return ("content_type_mismatch",)
         refusal = self._producer_says(stream, producer)
+        if refusal is not None and refusal[0] == "duplicate" and closes:
+            stream.closed, stream.closed_by = True, (producer.id, producer.epoch, producer.seq)
+            return ("duplicate", stream.tail, True)
         if refusal is not None:
             return refusal
+        if messages and awaits_kind:
+            stream.kind = kind
         self._write(stream, messages, closes, producer)
         return ("appended" if messages else "closed", stream.tail, stream.closed)
 
-    def delete(self, key):
-        stream = self.streams.pop(key, None)
-        return ("not_found",) if stream is None else ("deleted", stream.tail, stream.closed)
+    def delete(self, key, seen=None):
+        """`seen` is the tail at which the one who deletes has seen the stream; None if that is all the same to him."""
+        stream = self.streams.get(key)
+        if stream is None:
+            return ("not_found",)
+        if seen is not None and seen != stream.tail:
+            return ("precondition_failed",)
+        del self.streams[key]
+        return ("deleted", stream.tail, stream.closed)
 
     def _on_closed(self, stream, messages, producer):
         if producer is not None and stream.closed_by == (producer.id, producer.epoch, producer.seq):
@@ -239,7 +254,13 @@ class NodeAndDictionary(RuleBasedStateMachine):
         self.create_for_a_while("box/d", JSON)
         self.create_for_a_while("other/c", BYTES)
 
-    @rule(key=keys, kind=kinds, sizes=st.lists(sizes, max_size=3), closed=rarely, seq=st.sampled_from((None, 0, 1)))
+    @rule(
+        key=keys,
+        kind=st.none() | kinds,
+        sizes=st.lists(sizes, max_size=3),
+        closed=rarely,
+        seq=st.sampled_from((None, 0, 1)),
+    )
     def create(self, key, kind, sizes, closed, seq):
         producer = None if seq is None else Producer("p", 0, seq)
         self.ask(self.create_command(key, kind, sizes, closed and not sizes, producer))
@@ -271,11 +292,22 @@ class NodeAndDictionary(RuleBasedStateMachine):
         producer = Producer(name, epoch, seq + other)
         self.ask(self.append_command(key, self.kind_of(key, BYTES), sizes, True, producer))
 
-    @rule(key=keys, kind=kinds, again=st.sampled_from((True, True, False)))
+    @rule(key=keys, kind=st.none() | kinds, again=st.sampled_from((True, True, False)))
     def delete(self, key, kind, again):
         """And mostly take the name again at once, or there would soon be nothing to write to."""
         deleted = Delete(key), self.model.delete(key)
-        self.ask(deleted, *([self.create_command(key, kind, [3], False, None)] if again else []))
+        self.ask(deleted, *([self.create_command(key, kind, [3] if kind else [], False, None)] if again else []))
+
+    @rule(key=keys, behind=st.sampled_from((0, 1, 1)), sizes=st.lists(sizes, max_size=1))
+    def delete_if_nothing_has_changed(self, key, behind, sizes):
+        """By an ETag that may be older than an append which is still in flight."""
+        stream = self.model.streams.get(key)
+        if stream is None:
+            return
+        seen, closed = max(stream.tail - behind, 0), stream.closed
+        tag = state_etag(self.rig.node.stream_id(self.rig.stream(key).number), seen, closed)
+        appended = [self.append_command(key, stream.kind, [size], False, None) for size in sizes]
+        self.ask(*appended, (Delete(key, tag), self.model.delete(key, seen)))
 
     @rule(keys=st.lists(keys, min_size=2, max_size=6), data=st.data())
     def several_at_once(self, keys, data):
@@ -406,7 +438,8 @@ class NodeAndDictionary(RuleBasedStateMachine):
         self.rig.checkpoint()
         self.rig.evict()
         assert self.rig.node.machine.streams.keys() <= self.lapsed.keys()
-        assert self.rig.node.machine.hot_bytes == 0
+        on_their_way = sum(len(part) for parts in self.rig.node.machine.uploads.values() for part in parts)
+        assert self.rig.node.machine.hot_bytes == on_their_way
 
     @rule()
     def checkpoint_and_keep_to_the_limit(self):

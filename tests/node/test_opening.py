@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 
 import pytest
 
 from millstream.model.errors import CorruptData, DirectoryInUse, UnknownFormat
+from millstream.node import node
+from millstream.node.archiving import ArchiveKeeper
 from millstream.storage.data_dir import DataDir, lock_directory
+from millstream.storage.doctor import examine
+from millstream.storage.journal import file as journal_file
 
 from .rig import BYTES, Rig
 
@@ -158,3 +163,35 @@ async def test_segments_that_no_catalog_names_are_removed(tmp_path):
     async with Rig(tmp_path) as rig:
         assert rig.segments() == ["000000000001"]
         assert await rig.content("box/a") == b"".join(b"%04d" % number * 100 for number in range(60))
+
+
+async def test_files_that_are_not_ours_are_left_alone(tmp_path, caplog):
+    """Whoever left a copy beside a segment must not find that the server does not start, or that the copy is gone."""
+    await written(tmp_path)
+    folders = ("segments", "journal", "transactions", "staged", "bodies", "snapshots")
+    strange = [tmp_path / "objects" / folder / "x.bak" for folder in folders]
+    strange += [tmp_path / "objects" / folder / "7" for folder in folders]
+    for path in strange:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"a copy")
+    async with Rig(tmp_path) as rig:
+        rig.checkpoint()
+        rig.merge()
+        with contextlib.closing(rig.checkpointer()) as checkpointer:
+            ArchiveKeeper(checkpointer.catalog, checkpointer.objects, merge_min=2, age_s=0, bytes_max=0).collect()
+        await rig.restart()
+        assert len(await rig.content("box/a")) == 60 * 400
+    assert examine(tmp_path).healthy
+    assert all(path.read_bytes() == b"a copy" for path in strange)
+    assert "segments/x.bak" in caplog.text
+
+
+async def test_a_start_reads_the_journal_through_once(tmp_path, monkeypatch):
+    await written(tmp_path)
+    looked = []
+    for module in (node, journal_file):
+        scan = module.scan_journal
+        monkeypatch.setattr(module, "scan_journal", lambda *place, scan=scan: looked.append(place) or scan(*place))
+    async with Rig(tmp_path) as rig:
+        assert len(await rig.content("box/a")) == 60 * 400
+    assert len(looked) == 1

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from millstream.model.errors import Unavailable
+from millstream.model.errors import BadRequest, Unavailable
 from millstream.node.staging_process import MergeJob
 from millstream.node.staging_worker import StagingWorker
 from millstream.storage.data_dir import DataDir
@@ -37,3 +37,20 @@ async def test_a_process_that_dies_costs_one_job(tmp_path, monkeypatch, once_str
         assert report.merged is not None
         await worker.close()
     assert os.listdir(tmp_path / "objects" / "transactions") != []
+
+
+async def test_a_process_that_works_is_waited_for(tmp_path, monkeypatch, once_strange):
+    monkeypatch.setattr("millstream.node.staging_worker._STALL_S", 0.5)
+    once_strange("""
+        read job
+        end=$(($(date +%s) + 3))
+        while [ $(date +%s) -lt $end ]; do n=0; while [ $n -lt 20000 ]; do n=$((n + 1)); done; done
+        printf '{"bad_request": "at last"}\\n'
+        exec sleep 60
+    """)
+    with open(tmp_path / "lock", "wb") as lock:  # noqa: ASYNC230 - nothing else happens here
+        worker = StagingWorker(tmp_path, lock.fileno(), 1 << 20)
+        with pytest.raises(BadRequest, match="at last"):
+            await worker.run(MergeJob(1, []))
+        worker.kill()
+        await worker.close()

@@ -30,6 +30,7 @@ from millstream.node import archiving, checkpoint
 from millstream.node.archiving import ArchiveKeeper
 from millstream.node.checkpoint import Checkpointer
 from millstream.node.merging import Merger
+from millstream.storage.archive.chunk import MESSAGE
 from millstream.storage.archive.object import read_chunk
 from millstream.storage.catalog import CatalogReader
 from millstream.storage.checksum import crc32
@@ -143,6 +144,17 @@ class Disk:
             found.setdefault(place.bucket, []).extend(Entry(row.fact, row.sequence, row.at_ms) for row in rows)
         return found
 
+    def types_of_messages(self) -> dict[int, set[str]]:
+        """The content types under which the archive has each stream's messages."""
+        found: dict[int, set[str]] = {}
+        for place in self.catalog.archives.all_chunks():
+            chunk = read_chunk(self._objects, place.archive, place.at, place.size)
+            columns, streams = chunk.columns(), chunk.names()[1]
+            for index, kind in zip(columns.streams, columns.kinds, strict=True):
+                if kind == MESSAGE:
+                    found.setdefault(streams[index].number, set()).add(streams[index].content_type)
+        return found
+
 
 def checked(journal: list[Entry], disk: Disk) -> None:
     streams, buckets = applied(journal)
@@ -158,9 +170,12 @@ def checked(journal: list[Entry], disk: Disk) -> None:
         facts_of.setdefault(split_key(streams[number].key)[0], []).append(entry)
         if isinstance(fact, SnapshotPublished):
             snapshots[number] = fact
-        if isinstance(fact, Appended | facts.Closed) and fact.producer is not None:
+        is_repeated = isinstance(fact, facts.Closed) and fact.is_repeated
+        if isinstance(fact, Appended | facts.Closed) and fact.producer is not None and not is_repeated:
             producers[number, fact.producer.id] = (fact.producer.epoch, fact.producer.seq)
     assert disk.archive() == facts_of
+    for number, types in disk.types_of_messages().items():
+        assert types == {streams[number].content_type}
     for name, bucket in buckets.items():
         assert disk.catalog.bucket(name) == (None if bucket.deleted else bucket)
     for number, record in streams.items():

@@ -10,7 +10,6 @@ import random
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from tests.node.rig import JSON, TINY, Rig
 from tests.storage.faulty_files import FaultyFiles, ForgetfulFiles
 
@@ -23,7 +22,6 @@ from millstream.node.transactions import PartName
 from millstream.storage.files import Files
 
 STREAMS = ("a", "b", "c")
-LIMITS = replace(TINY, lease_s=0.0)
 
 
 class InlineWorker(StagingWorker):
@@ -108,7 +106,7 @@ async def tell(folder: Path, seed: object, files_for: type[Files] = FaultyFiles,
         rng = random.Random(f"{seed}-{life}")
         files = files_for(disk)
         files.cut_power_after(rng.randint(1, 250))
-        rig = Rig(disk, LIMITS, files)
+        rig = Rig(disk, TINY, files)
         try:
             rig.open()
         except OSError:
@@ -119,7 +117,7 @@ async def tell(folder: Path, seed: object, files_for: type[Files] = FaultyFiles,
             rig.die()
         disk = folder / str(life + 1)
         files.materialise(disk, f"{seed}-{life}")
-        async with Rig(disk, LIMITS) as after:
+        async with Rig(disk, TINY) as after:
             await story.check(after)
     return story.answered
 

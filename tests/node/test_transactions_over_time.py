@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from millstream.model.errors import (
 )
 from millstream.node.clearing import clear_away
 from millstream.node.feed import FeedWish
-from millstream.node.staged_parts import BODIES
+from millstream.node.staged_parts import BODIES, body_name
 from millstream.node.transactions import PartName
 from millstream.storage.archive.rows import selected
 from millstream.storage.doctor import examine
@@ -81,11 +82,22 @@ async def test_parts_of_a_bucket_that_was_deleted_are_not_those_of_the_next(tmp_
         assert objects_in(desk.rig, "staged") == []
 
 
+async def test_parts_of_a_deleted_bucket_go_although_older_ones_live(tmp_path):
+    async with a_desk(tmp_path) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.rig.submit(CreateBucket("other"))
+        gone = Desk(desk.rig, bucket="other")
+        await gone.stage(1, "0", ("a", 1))
+        await desk.rig.submit(DeleteBucket("other"))
+        await desk.rig.node.transactions.sweep()
+        assert len(objects_in(desk.rig, "staged")) == 1
+        await desk.commit(1, "0")
+        assert await desk.read("a") == [1]
+
+
 async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
-    async with a_desk(tmp_path, replace(TINY, lease_s=0.0), kind=RealRig) as desk:
+    async with a_desk(tmp_path, kind=RealRig) as desk:
         desk.rig.node.start()
-        transactions = desk.rig.node.transactions
-        transactions._limits = replace(transactions._limits, objects_kept_s=0)  # no read is under way here
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         assert len(objects_in(desk.rig, "transactions")) == 1
@@ -97,14 +109,34 @@ async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
         assert await desk.read("a") == [1]
 
 
-async def test_an_object_stays_for_reads_that_have_begun(tmp_path):
-    async with a_desk(tmp_path, replace(TINY, lease_s=60.0)) as desk:
+async def test_an_object_stays_for_reads_that_have_begun_and_no_longer(tmp_path):
+    async with a_desk(tmp_path, replace(TINY, lease_s=0.3)) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.commit(1, "0")
+        await asyncio.sleep(0.4)  # the commit is older than a lease
+        node = desk.rig.node
+        plan = await node.bulk.plan("shop", "", 0, node.feed.now)
+        desk.rig.checkpoint()
+        node.transactions.cooled(node.writer.committed_sequence)
+        async with node.leases.keeping(plan.lease):
+            await asyncio.sleep(0.5)  # so is this read, but its lease is renewed
+            await node.transactions.sweep()
+            rows = [row for part in plan.ranges for found in node.bulk.rows(plan, part) for row in selected(*found)]
+            assert [bytes(row.value) for row in rows if row.kind == "message"] == [b"1"]
+        await node.transactions.sweep()
+        assert objects_in(desk.rig, "transactions") == []
+
+
+async def test_a_later_read_does_not_hold_an_object_that_it_cannot_name(tmp_path):
+    async with a_desk(tmp_path) as desk:
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         desk.rig.checkpoint()
-        desk.rig.node.transactions.cooled(desk.rig.node.writer.committed_sequence)
-        await desk.rig.node.transactions.sweep()
-        assert len(objects_in(desk.rig, "transactions")) == 1
+        node = desk.rig.node
+        node.transactions.cooled(node.writer.committed_sequence)
+        await node.bulk.plan("shop", "", 0, node.feed.now)
+        await node.transactions.sweep()
+        assert objects_in(desk.rig, "transactions") == []
 
 
 async def test_feed_and_bulk_reads_show_it_before_and_behind_a_checkpoint(tmp_path):
@@ -136,14 +168,14 @@ async def test_feed_and_bulk_reads_show_it_before_and_behind_a_checkpoint(tmp_pa
 
 
 async def test_an_object_that_no_fact_names_is_garbage_after_a_crash(tmp_path):
-    async with a_desk(tmp_path, replace(TINY, lease_s=0.0)) as desk:
+    async with a_desk(tmp_path) as desk:
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
         (used,) = objects_in(desk.rig, "transactions")
         folder = tmp_path / "objects" / "transactions"
         (folder / "00000000000000000007").write_bytes(b"from a commit that never came to its batch")
         (folder / ".tmp-00000000000000000008-1").write_bytes(b"from one that was being merged")
-        (tmp_path / "objects" / BODIES / "9").write_bytes(b"from one that was arriving")
+        (tmp_path / "objects" / body_name(9)).write_bytes(b"from one that was arriving")
         await desk.rig.crash()
         await desk.rig.node.transactions.sweep()
         assert objects_in(desk.rig, "transactions") == [used]
@@ -192,6 +224,30 @@ async def test_the_helper_may_die(tmp_path):
         await desk.stage(1, "1", ("a", 2))
         await desk.commit(1, "0", "1")
         assert await desk.read("a") == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["stage", "commit"])
+async def test_a_helper_that_hangs_costs_one_request_and_is_replaced(tmp_path, monkeypatch, step):
+    """Stopped, not dead: it says nothing, and nothing says that it will not."""
+    monkeypatch.setattr("millstream.node.staging_worker._STALL_S", 0.2)
+    async with a_desk(tmp_path) as desk:
+        await desk.stage(1, "0", ("a", 1))
+        await desk.commit(1, "0")
+        await desk.stage(2, "0", ("a", 2))
+        transactions = desk.rig.node.transactions
+        worker = transactions._stager if step == "stage" else transactions._merger
+        worker._process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable):
+                await (desk.stage(2, "1", ("a", 3)) if step == "stage" else desk.commit(2, "0"))
+        if step == "stage":
+            await desk.stage(2, "1", ("a", 3))
+            await desk.commit(2, "0", "1")
+        else:
+            await desk.commit(2, "0")
+        assert await desk.read("a") == ([1, 2, 3] if step == "stage" else [1, 2])
+        assert len(transactions.stored) == 2
+        assert objects_in(desk.rig, "staged") == []
 
 
 async def test_a_journal_that_fails_leaves_the_outcome_open_and_the_object_there(tmp_path):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from millstream.model.errors import NotFound
+from millstream.model.errors import CorruptData, NotFound, Unavailable
 from millstream.node import memory, upkeep
 from millstream.node.upkeep_process import Assignment, Request
 
@@ -148,7 +148,7 @@ async def test_a_helper_whose_server_was_killed_ends_without_a_word(tmp_path):
     async with Rig(tmp_path) as rig:
         await rig.create("box/a", BYTES, b"x")
         through = rig.node.writer.committed_sequence
-    assignment = Assignment(str(tmp_path), 1 << 17, 8, os.getpid(), 3600.0, 1 << 30)
+    assignment = Assignment(str(tmp_path), 1 << 17, 8, os.getpid(), 3600.0, 1 << 30, 0)
     command = [sys.executable, "-m", "millstream.node.upkeep_process", msgspec.json.encode(assignment).decode()]
     pipe = asyncio.subprocess.PIPE
     helper = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -190,7 +190,7 @@ async def test_memory_goes_back_to_the_machine_when_most_streams_have_left_it(tm
     assert given_back == [5]
 
 
-async def test_a_damaged_segment_stops_merges_and_not_checkpoints(tmp_path, caplog):
+async def test_a_damaged_segment_stops_neither_merges_nor_checkpoints(tmp_path, caplog):
     async with Rig(tmp_path) as rig:
         await rig.create("box/a", BYTES, b"will be damaged" * 10)
         await rig.create("box/b")
@@ -204,9 +204,16 @@ async def test_a_damaged_segment_stops_merges_and_not_checkpoints(tmp_path, capl
         for _ in range(3):
             await rig.append("box/b", b"fine" * 100)
             await rig.is_checkpointed()
-        await until(lambda: "does not match its checksum" in caplog.text)
+        await until(lambda: rig.node.upkeep.merges >= 1 and rig.node.damage.count == 1)
+        await until(lambda: len(rig.segments()) == 2)
+        for _ in range(2):
+            with pytest.raises(CorruptData):
+                await rig.content("box/a")
         assert await rig.content("box/b") == b"fine" * 300
-    assert path.exists()
+        assert rig.node.upkeep.failures == 0
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"Stream box/a: the block in segments/{name} at byte" in told
+    assert path.read_bytes() == content
 
 
 async def test_a_helper_that_cannot_be_started_for_a_while_is_started_later(tmp_path, monkeypatch):
@@ -244,3 +251,45 @@ async def test_a_helper_that_cannot_be_understood_is_replaced(tmp_path, once_str
         assert not strange
         assert rig.node.upkeep.failures == 1
         assert await rig.content("box/a") == content
+
+
+PRESSED = replace(TINY, checkpoint_age_s=0.05, checkpoint_records=10_000, hot_bytes_max=100_000, part_bytes=8_000)
+
+
+@pytest.mark.parametrize("size", [5_000, 20_000], ids=["in one piece", "in parts"])
+async def test_what_is_created_and_deleted_does_not_grow_past_the_bound_while_the_helper_is_stopped(tmp_path, size):
+    """A helper that hangs, not one that has died: nobody replaces it, and its silence must not fill the memory."""
+    async with Running(tmp_path, PRESSED) as rig:
+        await rig.create("box/kept", BYTES, b"kept")
+        await rig.is_checkpointed()
+        rig.helper.send_signal(signal.SIGSTOP)
+        written = 0
+
+        async def come_and_go() -> None:
+            nonlocal written
+            while written <= 5 * PRESSED.hot_bytes_max:
+                await rig.create("box/a")
+                await (rig.append if size < PRESSED.part_bytes else rig.append_large)("box/a", b"x" * size)
+                written += size
+                await rig.delete("box/a")
+
+        with pytest.raises(Unavailable) as refused:
+            await come_and_go()
+        assert refused.value.code == "write_pressure"
+        assert PRESSED.hot_bytes_max <= written <= PRESSED.hot_bytes_max + 2 * size
+        assert payload_held(rig.node) <= PRESSED.hot_bytes_max + 2 * size
+        await rig.delete("box/kept")  # what frees space is taken
+        rig.helper.send_signal(signal.SIGCONT)
+        await until(lambda: rig.node.machine.held_bytes == 0 and rig.node.writer.refusal is None)
+        assert payload_held(rig.node) == 0
+        await rig.create("box/b", BYTES, b"x" * 5_000)
+
+
+def payload_held(node) -> int:
+    """The bytes of all payloads that are reachable, each once."""
+    told = [fact for batch in node.recent._raw for fact in batch.told]
+    told += [change.fact for tail in node.recent._tails.values() for change in tail.changes]
+    told += [record for stream in node.machine.streams.values() for record in stream.hot or ()]
+    payloads = [part for parts in node.machine.uploads.values() for part in parts]
+    payloads += [getattr(fact, "payload", b"") for fact in told]
+    return sum({id(payload): len(payload) for payload in payloads}.values())

@@ -55,11 +55,41 @@ def test_a_bucket_is_created_once_and_told_of(client, bucket):
     assert client.head(f"/{bucket}").status_code == 200
 
 
-@pytest.mark.parametrize("name", ["abc", "A" * 5, "x" * 65, "with.dot", "sp%20ce", "readyz", "cluster", "a%2Fbcd"])
+@pytest.mark.parametrize(
+    "name",
+    ["abc", "A" * 5, "x" * 65, "with.dot", "sp%20ce", "a%2Fbcd", "v1", "ui", "readyz", "cluster", "__ds", "__new"],
+)
 def test_bad_names_are_refused_and_nothing_is_made(client, name):
     answer = client.put(f"/ds/{name}")
     assert (answer.status_code, code(answer)) == (400, "bad_bucket")
-    assert client.get(f"/ds/{name}").status_code in (400, 404)
+    for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "/stream"), ("GET", "/stream"), ("GET", "/streams")):
+        answer = client.request(method, f"/ds/{name}{path}")
+        assert (answer.status_code, code(answer)) == (400, "bad_bucket")
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET", "POST", "DELETE"])
+@pytest.mark.parametrize("path", ["/readyz/cluster", "/readyz/foo", "/cluster/x", "/ui/x", "/metrics/x", "/%72eadyz/x"])
+def test_unknown_routes_of_operators_are_never_streams(client, method, path):
+    flat = client.request(method, f"/v1/stream{path}", headers={"Content-Type": "text/plain"}, content=b"all is well")
+    assert (flat.status_code, code(flat)) == (400, "bad_name")
+    assert "reserved" in flat.text
+    answer = client.request(method, path, headers={"Content-Type": "text/plain"}, content=b"all is well")
+    assert (answer.status_code, code(answer)) == (404, "unknown_route")
+
+
+def test_a_slash_at_the_end_is_a_stream_without_a_name(client, bucket):
+    for path in ("/ds/trailing/", f"/{bucket}/"):
+        answer = client.put(path)
+        assert (answer.status_code, code(answer)) == (400, "bad_name")
+        assert "name" in answer.text
+    assert client.get("/ds/trailing").status_code == 404
+
+
+def test_a_bucket_is_no_stream_and_says_so_to_whoever_reads_it_as_one(client, bucket):
+    for query in ("offset=-1", "offset=now&live=sse", "live=long-poll"):
+        answer = client.get(f"/{bucket}?{query}")
+        assert (answer.status_code, code(answer)) == (400, "bad_query")
+        assert "/v1/stream/" in answer.text
 
 
 @pytest.mark.parametrize("name", ["_default", "_s3p"])
@@ -116,9 +146,28 @@ def test_bad_stream_names_are_400(client, bucket, name):
     assert client.put(f"/{bucket}/{name}").status_code == 400
 
 
+def test_bucket_and_name_share_a_limit_in_which_the_slash_counts(client):
+    bucket = "b" * 64
+    assert client.put(f"/{bucket}").status_code == 201
+    assert client.put(f"/{bucket}/{'s' * 57}").status_code == 201
+    refused = client.put(f"/{bucket}/{'s' * 58}")
+    assert (refused.status_code, code(refused)) == (400, "bad_name")
+    assert "'/'" in refused.text
+
+
+@pytest.mark.parametrize("name", ["%2E", "a%zz", "100%", "%"])
+def test_a_name_that_no_url_can_hold_is_400(client, bucket, name):
+    raw = httpx.URL(client.base_url, raw_path=f"/{bucket}/{name}".encode())
+    answer = client.request("PUT", raw)
+    assert (answer.status_code, code(answer)) == (400, "bad_name")
+
+
 def test_other_methods_are_405_with_what_is_allowed(client, bucket):
     assert "PATCH" in client.post(f"/{bucket}").headers["Allow"]
-    assert "GET" in client.put(f"/{bucket}/streams").headers["Allow"]
+    assert "GET" in client.delete(f"/{bucket}/streams").headers["Allow"]
+    reserved = client.put(f"/{bucket}/streams")
+    assert (reserved.status_code, code(reserved)) == (400, "bad_name")
+    assert "reserved" in reserved.text
 
 
 # --- settings

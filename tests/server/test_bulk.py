@@ -1,7 +1,9 @@
 """Bulk reads and read plans over HTTP: rows as Arrow and NDJSON, and the same rows out of the object store."""
 
 import base64
+import http.client
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -463,3 +465,29 @@ def test_a_plan_outlives_merges_and_restarts(server):
             row for row in before if int(row["position"].split(".")[1]) <= max(part["until"] for part in objects)
         ]
         assert client.delete(plan["lease"]["url"]).status_code == 204
+
+
+def test_a_read_that_stalls_longer_than_its_lease_gets_all_of_a_transaction(server):
+    """Its lease lives as long as it does, and a transaction's object as long as the lease."""
+    running = server({"checkpoint_age_s": 0.2, "lease_s": 1})
+    message = json.dumps("x" * 99_000)
+    rows = "\n".join(f'{{"stream": "s{number % 4}", "json": {message}}}' for number in range(300))
+    with httpx.Client(base_url=running.url, timeout=30) as client:
+        client.put("/ds/stalled").raise_for_status()
+        root = "/ds/stalled/streams/transactions/etl/1"
+        client.put(f"{root}/0", content=rows, headers={"Content-Type": "application/x-ndjson"}).raise_for_status()
+        client.post(root, json={"parts": ["0"], "create": True}).raise_for_status()
+    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as reader:
+        request = f"GET /ds/stalled/streams/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {ARROW}\r\n\r\n"
+        reader.sendall(request.encode())
+        answer = http.client.HTTPResponse(reader)
+        answer.begin()
+        deadline = time.monotonic() + 20
+        objects = running.data_dir / "objects" / "transactions"
+        time.sleep(7)  # a sweep of objects comes every five seconds
+        with pa.ipc.open_stream(answer) as batches:
+            found = batches.read_all().to_pylist()
+    assert len([row for row in found if row["kind"] == "message"]) == 300
+    while list(objects.iterdir()):
+        assert time.monotonic() < deadline, "the object stays although nobody needs it"
+        time.sleep(0.2)

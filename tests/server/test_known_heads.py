@@ -253,7 +253,10 @@ def post(path: bytes, lines: bytes = TEXT, body: bytes = b"abc") -> bytes:
 
 paths = st.one_of(
     st.sampled_from(
-        [b"s", b"streams", b"a/streams", b"streams/a", b"streams-1", b"__ds", b"__ds/a", b"a/__dsx", b"a/b/c"]
+        [
+            *(b"s", b"streams", b"a/streams", b"streams/a", b"streams-1", b"__ds", b"__x/a", b"a/__dsx", b"a/b/c"),
+            *(b"ds", b"ds/a", b"v1/a", b"ui-1/a", b"readyz/a", b"metrics", b"cluster_1", b"a/ds"),
+        ]
     ),
     st.from_regex(rb"[a-z_s%./-]{1,12}", fullmatch=True),
 )
@@ -274,7 +277,7 @@ def test_a_plain_append_is_the_command_that_the_long_way_makes_of_it(path, body,
         assert recalled.request == replace(request, path=b"/v1/stream/", body=b"")
 
 
-@pytest.mark.parametrize("path", [b"s", b"bucket/s", b"a-b_C9", b"xstreams"])
+@pytest.mark.parametrize("path", [b"s", b"bucket/s", b"a-b_C9", b"xstreams", b"ds-1/s", b"v11", b"a/ds", b"uix/s"])
 def test_most_appends_are_plain(path):
     assert type(taught(post(b"other")).recall(post(path))) is PlainAppend
 
@@ -285,6 +288,8 @@ def test_most_appends_are_plain(path):
         (b"streams", TEXT, b"abc"),
         (b"a/streams", TEXT, b"abc"),
         (b"__ds", TEXT, b"abc"),
+        (b"readyz/cluster", TEXT, b"abc"),
+        (b"ui", TEXT, b"abc"),
         (b"a/b/c", TEXT, b"abc"),
         (b"s?x=1", TEXT, b"abc"),
         (b"s", TEXT, b"x" * (PART_BYTES + 1)),
@@ -295,6 +300,9 @@ def test_most_appends_are_plain(path):
         (b"s", TEXT + b"Stream-Closed: true\r\n", b"abc"),
         (b"s", TEXT + b"Producer-Id: p\r\n", b"abc"),
         (b"s", TEXT + b"Producer-Epoch: 1\r\n", b"abc"),
+        (b"s", TEXT + b"Stream-Forked-From: a\r\n", b"abc"),
+        (b"s", TEXT + b"Content-Encoding: gzip\r\n", b"abc"),
+        (b"s", b"Host: a\r\nContent-Type: no media type\r\n", b"abc"),
     ],
 )
 def test_what_is_more_than_an_append_goes_the_long_way(path, lines, body):

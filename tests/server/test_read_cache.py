@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engine.world import Shelf
+from tests.engine.world import Shelf, World
 
 from millstream.engine.machine import Machine
 from millstream.engine.state import Bucket, Stream
@@ -15,7 +15,7 @@ ANSWER = ReadAnswer(b"lines", b"content", b"etag", [b"x" * 600, memoryview(b"x" 
 
 
 def made(bytes_max: int = 1 << 20) -> tuple[ReadCache, Machine, Stream]:
-    machine = Machine(Shelf(), incarnation=1)
+    machine = Machine(Shelf(), incarnation=1, time=World())
     machine.buckets["b"] = Bucket("b", 0)
     stream = machine.streams["b/s"] = Stream(1, "b/s", "text/plain", 0, 0, tail=SIZE)
     return ReadCache(Sightings(machine), bytes_max), machine, stream

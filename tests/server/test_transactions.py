@@ -331,9 +331,10 @@ def test_other_methods(desk, method, where, allowed):
     assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
 
 
-@pytest.mark.parametrize("where", ["", "/", "/etl/1/0/more"])
+@pytest.mark.parametrize("where", ["", "/etl/1/0/more"])
 def test_there_is_nothing_else(desk, where):
     assert code(desk.client.get(f"{desk.root}{where}")) == "unknown_route"
+    assert code(desk.client.get(f"{desk.root}/")) == "bad_transaction"
 
 
 @pytest.mark.parametrize("size", [10, 2_000_000])

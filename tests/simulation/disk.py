@@ -133,6 +133,9 @@ class SimulatedDisk(Files):
         self._change("sync_directory")
         self._folders[path.name].sync()
 
+    def written_ranges(self, fd: int) -> list[tuple[int, int]]:
+        return [(0, self.size(fd))]
+
     def size(self, fd: int) -> int:
         return len(self._open[fd].content)
 

@@ -112,8 +112,13 @@ class SimulatedTime:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
 
+    CLOCK_MONOTONIC = 1
+
     def time_ns(self) -> int:
         return int((START_S + self._loop.now_s - self._loop.step_back_s) * 1_000_000_000)
+
+    def clock_gettime_ns(self, clock: int) -> int:
+        return int(self._loop.now_s * 1_000_000_000)
 
 
 class SimulatedChance:

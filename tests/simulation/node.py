@@ -17,7 +17,8 @@ from millstream.engine.state import Stream
 from millstream.model.commands import Command
 from millstream.model.errors import NotFound
 from millstream.model.records import BucketRecord, StreamRecord
-from millstream.node.clock import WallClock
+from millstream.model.timeline import Timeline
+from millstream.node.clock import Clock
 from millstream.node.followers import Followers
 from millstream.node.recovery import replay
 from millstream.node.staged_parts import find_leftovers
@@ -44,6 +45,9 @@ class EmptyCatalog:
 
     def state(self, name: str) -> int | None:
         return None
+
+    def timeline(self) -> Timeline:
+        return Timeline()
 
     def stream(self, key: str) -> StreamRecord | None:
         return None
@@ -81,13 +85,13 @@ class SimulatedNode:
     transactions: Transactions
 
     def __init__(self, disk: SimulatedDisk, *, file_bytes: int, batch_bytes_max: int, part_bytes: int) -> None:
-        self.clock = WallClock()
+        self.clock = Clock()
         self.journal = LocalJournal(DIRECTORY, disk, file_bytes=file_bytes)
-        self.journal.open(self.clock.now_ms())
+        self.journal.open(self.clock.wall_ms())
         catalog = EmptyCatalog()
         self.objects = LocalObjects(OBJECTS, disk)
         payloads = StoredPayloads(self.objects)
-        self.machine = Machine(catalog, incarnation=self.journal.incarnation, payloads=payloads)
+        self.machine = Machine(catalog, incarnation=self.journal.incarnation, time=self.clock, payloads=payloads)
         replay(self.machine, self.journal, catalog, self.clock)  # type: ignore[arg-type]
         self.followers = Followers()
         self.writer = Writer(
@@ -121,7 +125,7 @@ class SimulatedNode:
 
     def visible(self, key: str) -> Stream | None:
         try:
-            return self.machine.visible(key, self.clock.now_ms())
+            return self.machine.visible(key)
         except NotFound:
             return None
 

@@ -33,6 +33,18 @@ def test_a_fresh_directory_is_made_and_stamped(place):
     os.close(lock)
 
 
+def test_the_names_of_all_new_folders_are_synced(tmp_path, monkeypatch):
+    """Or a power cut could take a directory away in which writes were acknowledged."""
+    synced = []
+    monkeypatch.setattr(Files, "sync_directory", lambda _, path: synced.append(path))
+    place = DataDir(tmp_path / "var" / "lib" / "data")
+    lock = lock_directory(place)
+    assert set(synced) == {tmp_path, tmp_path / "var", tmp_path / "var" / "lib"}
+    place.prepare(Files())
+    assert place.root in synced
+    os.close(lock)
+
+
 def test_a_second_lock_is_refused_until_the_first_is_let_go(place):
     lock = lock_directory(place)
     with pytest.raises(DirectoryInUse, match="Another process uses"):

@@ -8,7 +8,8 @@ import contextlib
 import pytest
 from tests.node.rig import BYTES, JSON, Rig
 
-from millstream.model.errors import CorruptData
+from millstream.model.errors import CorruptData, PositionGone
+from millstream.model.positions import Position
 from millstream.storage import doctor
 from millstream.storage.doctor import cut, examine
 from millstream.storage.journal.record import HEADER_BYTES, FileHeader, read_frame
@@ -232,6 +233,36 @@ def test_a_directory_that_was_cut_takes_appends_again(data):
             assert await rig.content("box/a") == kept["box/a"] + b"after the cut"
 
     asyncio.run(story())
+
+
+def test_what_was_cut_is_not_mistaken_for_what_comes_in_its_place(data):
+    """A consumer behind the cut is told; it must not take other facts for those it has seen, nor skip any."""
+    written(data)
+    files = journal_files(data / "journal")
+
+    async def read() -> tuple[str, str]:
+        async with Rig(data) as rig:
+            feed = rig.node.feed
+            return feed.token(feed.now), rig.node.stream_id(rig.stream("box/a").number)
+
+    position, stream_id = asyncio.run(read())
+    damage(files[0], frames(files[0])[5][0] + 30)
+    cut(data)
+
+    async def story():
+        async with Rig(data) as rig:
+            for number in range(60):
+                await rig.append("box/a", b"%d" % number)
+            assert rig.node.stream_id(rig.stream("box/a").number) != stream_id
+            with pytest.raises(PositionGone):
+                rig.node.feed.sequence_of(Position.from_token(position))
+            mine = rig.node.feed.token(rig.node.feed.now)
+            rig.checkpoint()
+            await rig.crash()
+            assert rig.node.feed.sequence_of(Position.from_token(mine)) == rig.node.feed.now, "it stays from then on"
+
+    asyncio.run(story())
+    assert examine(data).healthy
 
 
 def test_a_missing_file_is_cut_so_that_the_directory_opens_again(data):

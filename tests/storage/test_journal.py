@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import resource
+from collections.abc import Iterator
 
 import pytest
 
@@ -278,6 +282,49 @@ def test_a_look_from_outside_sees_what_has_been_written_so_far(tmp_path):
     journal.close()
 
 
+@contextlib.contextmanager
+def all_descriptors_taken() -> Iterator[list[int]]:
+    """As a crowd of connections would; gives what it took."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield taken
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+def test_a_roll_needs_no_descriptor_that_others_can_take(tmp_path):
+    journal = open_journal(tmp_path, Files(), file_bytes=256)
+    with all_descriptors_taken():
+        written = [commit(journal, b"x" * 50) for _ in range(20)]
+    assert len(journal_files(tmp_path)) > 5
+    journal.close()
+    assert held(tmp_path) == written
+
+
+def test_a_roll_waits_for_descriptors_that_come_back(tmp_path, monkeypatch):
+    journal = open_journal(tmp_path, Files(), file_bytes=256)
+    journal._give_spares()
+    with all_descriptors_taken() as taken:
+        pauses = iter(range(100))
+
+        def somebody_leaves(_: float) -> None:
+            if next(pauses) % 5 == 4:
+                os.close(taken.pop())
+
+        monkeypatch.setattr("millstream.storage.journal.file.time.sleep", somebody_leaves)
+        written = [commit(journal, b"x" * 50) for _ in range(20)]
+    journal.close()
+    assert held(tmp_path) == written
+
+
 class CountingFiles(Files):
     """How much is read."""
 
@@ -288,6 +335,42 @@ class CountingFiles(Files):
         data = super().pread(fd, size, at)
         self.bytes_read += len(data)
         return data
+
+
+def test_what_was_allocated_and_never_written_is_not_read(tmp_path):
+    """A start must not take the longer the emptier the last file is."""
+    journal = open_journal(tmp_path, Files(), file_bytes=256 << 20)
+    written = [commit(journal, b"x" * 1000) for _ in range(10)]
+    journal.close()
+    files = CountingFiles()
+    assert scan_journal(tmp_path, files)[1:] == (10, written_bytes(written), 0, None)
+    assert files.bytes_read < 4 << 20, "does the file system of this folder know what was never written?"
+    with journal_files(tmp_path)[0].open("r+b") as file:
+        file.seek(200 << 20)
+        file.write(b"torn")
+    scan = scan_journal(tmp_path, files)
+    assert (scan.end + scan.torn_bytes, scan.damage) == ((200 << 20) + 4, None), "bytes anywhere behind are found"
+
+
+def written_bytes(batches):
+    return HEADER_BYTES + sum(FRAME_BYTES + len(encode_facts(batch.facts)) for batch in batches)
+
+
+@pytest.mark.parametrize("gap", [0, 1 << 20, (1 << 20) - 2, 3 << 20])
+def test_a_good_frame_far_behind_a_bad_one_is_found(tmp_path, gap):
+    """Also one that ends in zeros, and one that lies on the edge of what is read at a time."""
+    journal = open_journal(tmp_path, Files(), file_bytes=16 << 20)
+    commit(journal, b"first")
+    first = scan_journal(tmp_path, Files()).end
+    commit(journal, b"bad" + b"y" * gap)
+    commit(journal, b"good" + bytes(5000))
+    journal.close()
+    with journal_files(tmp_path)[0].open("r+b") as file:
+        file.seek(first + 40)
+        file.write(b"#")
+    scan = scan_journal(tmp_path, Files())
+    assert scan.damage is not None
+    assert (scan.last_sequence, scan.damage.at) == (1, first)
 
 
 @pytest.mark.parametrize("window_bytes", [1, 33, 100, 4096])

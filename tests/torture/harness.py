@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -51,6 +52,7 @@ BUSY: dict[str, object] = {
     "low_space_bytes": 0,
 }
 CHANGE_TIMEOUT_S = 10.0
+DESCRIPTORS = 256
 FIRST_LIFE_S_MAX = 30.0
 
 
@@ -76,9 +78,16 @@ class Victim(ServerProcess):
 
     def kill_helper(self) -> None:
         """The process that checkpoints and merges; the server starts another."""
-        for pid in children(self.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.signal_helpers(signal.SIGKILL)
+
+    def signal_helpers(self, number: signal.Signals) -> list[int]:
+        helpers = children(self.pid)
+        send(helpers, number)
+        return helpers
+
+    def _command(self) -> list[str]:
+        """With few descriptors, so that a crowd can try to take them all."""
+        return ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh", *super()._command()]
 
     @property
     def journal_files(self) -> list[Path]:
@@ -97,6 +106,12 @@ class Victim(ServerProcess):
         objects = self.data_dir / "objects"
         folders = [folder for folder in objects.iterdir() if folder.name != "journal"]
         return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def children(pid: int) -> list[int]:
@@ -174,19 +189,43 @@ class Campaign:
         async with asyncio.TaskGroup() as group:
             for author in self.authors:
                 group.create_task(author.run(), name=author.name)
-            group.create_task(self._murder(), name="murder")
+            crowd = group.create_task(self._crowd(), name="crowd") if self.random.random() < 0.25 else None
+            await self._murder()
+            if crowd is not None:
+                crowd.cancel()
+
+    async def _crowd(self) -> None:
+        """More connections than there can be, that say nothing until the server is gone."""
+        self.deaths.append("crowded")
+        await asyncio.sleep(self.random.uniform(0.0, 0.3))
+        with contextlib.ExitStack() as crowd:
+            for _ in range(DESCRIPTORS):
+                with contextlib.suppress(OSError):
+                    sock = crowd.enter_context(socket.create_connection(("127.0.0.1", self.server.port), timeout=1))
+                    sock.setblocking(False)
+                await asyncio.sleep(0)
+            await asyncio.sleep(self.random.uniform(0.0, 0.5))
 
     async def _murder(self) -> None:
+        stopped: list[int] = []
         if not self.deaths:
             await self._everybody_got_somewhere()
         if self.random.random() < 0.25:
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
             self.server.kill_helper()
             self.deaths.append("helper")
+        if self.random.random() < 0.25:
+            await asyncio.sleep(self.random.uniform(0.0, 0.3))
+            stopped = self.server.signal_helpers(signal.SIGSTOP)
+            self.deaths.append("stopped")
+            await asyncio.sleep(self.random.uniform(0.0, 0.5))
+            if self.random.random() < 0.7:  # or the server dies beside them
+                send(stopped, signal.SIGCONT)
         # Often early, when the first checkpoints and merges after the restart are under way.
         await asyncio.sleep(1.5 * self.random.random() ** 2)
         self.server.kill()
         self.deaths.append("server")
+        send(stopped, signal.SIGCONT)  # one that had just been started has not asked yet to die with the server
 
     async def _everybody_got_somewhere(self) -> None:
         """The first life lasts until the slowest authors have done something: staging needs a process of its own."""

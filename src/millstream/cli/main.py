@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -53,7 +54,17 @@ def options(
 
 
 def main() -> None:
+    _open_standard_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Started with one of them closed, the next file to be opened would get its number, and be written to as that."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            assert descriptor == number, f"{name} is closed and {descriptor} is the next free descriptor"
+            setattr(sys, name, open(descriptor, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115 - for good
 
 
 @cache

@@ -32,6 +32,7 @@ from .wire import (
 )
 
 SHORT_CONNECTIONS_MAX = 3
+PAGE_BYTES = 4 << 20  # asked for at once: an answer is held in memory, and would be all of the stream otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ class Reading(Following):
             params["offset"] = self._offset
         if self._stream_id is not None:
             params[STREAM_ID] = self._stream_id
-        if options.max_bytes is not None and more.get("live") != "sse":
-            params["max_bytes"] = str(options.max_bytes)
+        if more.get("live") != "sse":
+            params.setdefault("max_bytes", str(options.max_bytes or PAGE_BYTES))
         if self._cursor is not None and more:
             params["cursor"] = self._cursor
         return Request("GET", self._target.url, params, options.headers, read_timeout_s=read_timeout_s)

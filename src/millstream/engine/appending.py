@@ -1,12 +1,14 @@
 """The rules of appending and closing (protocol sections 5.2, 5.2.1 and 5.3).
 
-Checks come in this order: closed, content type, producer, If-Match, Stream-Seq, ids, body. A duplicate ends at the
-producer check, whatever the later ones would say; a refusal changes nothing, producer state included.
+Checks come in this order: no body at all, closed, content type, producer, If-Match, Stream-Seq, ids, body. A duplicate
+ends at the producer check, whatever the later ones would say; a refusal changes nothing, producer state included.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ..model.commands import Append, Body
 from ..model.errors import (
@@ -19,7 +21,7 @@ from ..model.errors import (
     TooMany,
 )
 from ..model.etags import names_state
-from ..model.facts import Appended, Closed, Producer, size_of
+from ..model.facts import Appended, Closed, ContentTypeTaken, Producer, size_of
 from ..model.ids import U64_MAX, MessageId
 from ..model.media import media_type
 from ..model.positions import format_stream_id
@@ -32,24 +34,25 @@ if TYPE_CHECKING:
 
 
 def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream if stream.pending is None else stream.overlay()
     body = command.body
-    close_only = command.closes and not body.payload and body.upload is None and body.fault is None
+    close_only = not body.payload and body.upload is None and body.fault is None
+    if close_only and not command.closes:
+        raise BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
     if view.closed:
-        return _on_closed(view, command, close_only)
+        return _on_closed(machine, stream, view, command, close_only)
+    taken_type = None
     if not close_only and command.content_type != view.content_type:
-        _check_content_type(view, command.content_type)
+        taken_type = _check_content_type(view, command.content_type)
     producer = command.producer
     if producer is not None:
         checked = _check_producer(machine, stream, view, producer)
         if isinstance(checked, Receipt):
-            return checked
+            return checked if not command.closes else _close_late(machine, stream, command, checked, now_ms, changes)
         producer = checked
-    if command.if_match is not None:
-        check_if_match(machine, view, command.if_match)
-    if command.stream_seq is not None:
-        _check_stream_seq(view, command.stream_seq)
+    if command.if_match is not None or command.stream_seq is not None:
+        _check_conditions(machine, view, command)
     if close_only:
         machine.admit(stream, Closed(view.number, producer), now_ms, changes)
         return _receipt(Outcome.CLOSED, view, view.tail, True, producer)
@@ -58,6 +61,9 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
         check_first_id(view, first_id, 1 if body.lengths is None else len(body.lengths))
     if body.fault is not None:
         raise body.fault
+    if taken_type is not None:
+        machine.admit(stream, ContentTypeTaken(view.number, taken_type), now_ms, changes)
+        view = stream.overlay()
     fact = appended(view, body, command.closes, producer, command.stream_seq, now_ms, first_id)
     machine.admit(stream, fact, now_ms, changes)
     tail = fact.offset + (len(fact.payload) or size_of(fact))
@@ -118,9 +124,13 @@ def check_first_id(view: StreamRecord, first_id: MessageId | None, messages: int
         )
 
 
+def matches(machine: Machine, view: StreamRecord, header: str) -> bool:
+    """Whether a conditional header names the state that the stream is in."""
+    return names_state(header, format_stream_id(machine.incarnation, view.number), view.tail, view.closed)
+
+
 def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:
-    stream_id = format_stream_id(machine.incarnation, view.number)
-    if not names_state(if_match, stream_id, view.tail, view.closed):
+    if not matches(machine, view, if_match):
         raise PreconditionFailed(
             "The stream has changed since that ETag. Read it again, decide anew, and send the new ETag."
         )
@@ -132,31 +142,49 @@ def _receipt(outcome: Outcome, view: StreamRecord, tail: int, closed: bool, prod
     return Receipt(outcome, view.number, tail, closed, view.content_type, producer.epoch, producer.seq)
 
 
-def _on_closed(view: StreamRecord, command: Append, close_only: bool) -> Receipt:
-    producer = command.producer
+def _on_closed(machine: Machine, stream: Stream, view: StreamRecord, command: Append, close_only: bool) -> Receipt:
+    said = command.producer
     closer = view.writers.closed_by if view.writers is not None else None
-    if producer is not None and closer is not None and _is_same(producer, closer):
-        return _receipt(Outcome.DUPLICATE, view, view.tail, True, producer)
-    if close_only:
-        return _receipt(Outcome.CLOSED, view, view.tail, True, None)  # an echo would say that its seq was accepted
-    raise StreamClosed("The stream is closed and takes no more data.", tail=view.tail)
+    is_closer = said is not None and closer is not None and _is_same(said, closer)
+    if not is_closer and not close_only:
+        raise StreamClosed("The stream is closed and takes no more data.", tail=view.tail)
+    receipt = _receipt(Outcome.DUPLICATE if is_closer else Outcome.CLOSED, view, view.tail, True, None)
+    if said is None:
+        return receipt
+    # The epoch is echoed; the sequence is the highest that was accepted in it, not the one that came too late.
+    epoch, seq = machine.producer_state(stream, said.id) or (None, None)
+    return replace(receipt, producer_epoch=said.epoch, producer_seq=seq if epoch == said.epoch else None)
+
+
+def _close_late(
+    machine: Machine, stream: Stream, command: Append, duplicate: Receipt, now_ms: int, changes: list[Change]
+) -> Receipt:
+    """The append is known, that it closes is new: just that is done."""
+    if command.if_match is not None:
+        check_if_match(machine, stream.view(), command.if_match)
+    machine.admit(stream, Closed(duplicate.number, command.producer, is_repeated=True), now_ms, changes)
+    return replace(duplicate, closed=True)
 
 
 def _is_same(one: Producer, other: Producer) -> bool:
     return (one.id, one.epoch, one.seq) == (other.id, other.epoch, other.seq)
 
 
-def _check_content_type(view: StreamRecord, content_type: str | None) -> None:
+def _check_content_type(view: StreamRecord, content_type: str | None) -> str | None:
+    """Whether the append may have this type; the type, if it becomes the stream's."""
     if content_type is None:
         raise BadRequest(
             f"An append needs a Content-Type; this stream's is '{view.content_type}'.",
             code="content_type_missing",
         )
+    if view.awaits_type():
+        return content_type
     if media_type(content_type) != media_type(view.content_type):
         raise Conflict(
             f"This stream holds '{view.content_type}', the append says '{content_type}'.",
             code="content_type_mismatch",
         )
+    return None
 
 
 def _check_producer(machine: Machine, stream: Stream, view: StreamRecord, said: Producer) -> Producer | Receipt:
@@ -197,11 +225,19 @@ def _gap(expected: int, received: int) -> SequenceGap:
     )
 
 
-def _check_stream_seq(view: StreamRecord, stream_seq: str) -> None:
+def _check_conditions(machine: Machine, view: StreamRecord, command: Append) -> None:
+    if command.if_match is not None:
+        check_if_match(machine, view, command.if_match)
+    stream_seq = command.stream_seq
     last = view.writers.stream_seq if view.writers is not None else None
     # Header values are decoded as Latin-1, so comparing text compares bytes, as the protocol asks.
-    if last is not None and stream_seq <= last:
+    if last is not None and stream_seq is not None and stream_seq <= last:
         raise Conflict(
-            f"Stream-Seq must grow: '{stream_seq}' is not after '{last}' in byte order.",
+            f"Stream-Seq is a growing sequence: '{_shown(stream_seq)}' is not after '{_shown(last)}' in byte order.",
             code="stream_seq_regression",
         )
+
+
+def _shown(value: str) -> str:
+    """A header's value, of which only the bytes are known: those that are not ASCII, escaped."""
+    return value.encode("latin-1").decode("ascii", "backslashreplace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model import facts
-from ..model.commands import BucketCommand, ChangeBucket, CreateBucket
+from ..model.commands import BucketCommand, ChangeBucket, CreateBucket, DeleteBucket
 from ..model.errors import Conflict, NotFound
 from ..model.names import HAND_OFF_BUCKETS
 from ..model.replies import Outcome, Receipt
@@ -20,7 +20,7 @@ def decide_bucket(machine: Machine, command: BucketCommand, now_ms: int, changes
     if isinstance(command, CreateBucket):
         return _create(machine, command, now_ms, changes)
     bucket = machine.live_bucket(command.bucket)
-    if bucket is None:
+    if bucket is None or (isinstance(command, DeleteBucket) and command.number not in (None, bucket.number)):
         raise NotFound("There is no such bucket. Create it with PUT.", code="bucket_not_found")
     if isinstance(command, ChangeBucket):
         machine.admit_bucket_fact(facts.BucketChanged(command.bucket, command.settings), now_ms, changes)

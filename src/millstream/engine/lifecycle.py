@@ -14,7 +14,7 @@ from ..model.media import DEFAULT_CONTENT_TYPE, media_type
 from ..model.names import split_key
 from ..model.records import DEFAULT_BUCKET_SETTINGS, StreamRecord
 from ..model.replies import Outcome, Receipt
-from .appending import appended, check_if_match
+from .appending import appended, check_if_match, matches
 
 if TYPE_CHECKING:
     from .machine import Change, Machine
@@ -28,7 +28,7 @@ def decide_create(machine: Machine, command: Create, now_ms: int, changes: list[
     if bucket is not None and bucket.settings is not DEFAULT_BUCKET_SETTINGS:
         command = _with_defaults(command, bucket.settings)
     stream = machine.find(command.key)
-    if stream is not None and machine.is_live(stream, now_ms):
+    if stream is not None and machine.is_live(stream):
         return _on_existing(machine, stream.view(), command)
     if command.if_match is not None:
         raise PreconditionFailed("There is no stream to match that ETag. Create it without If-Match.")
@@ -64,8 +64,15 @@ def _with_defaults(command: Create, settings: BucketSettings) -> Create:
 
 def _create(machine: Machine, command: Create, now_ms: int, changes: list[Change]) -> Receipt:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    body = command.body
     created = facts.StreamCreated(
-        command.key, content_type, command.ttl_s, command.expires_at_ms, machine.ttl_renewal, command.client_ids
+        command.key,
+        content_type,
+        command.ttl_s,
+        command.expires_at_ms,
+        machine.ttl_renewal,
+        command.client_ids,
+        takes_type=command.content_type is None and not body.payload and body.upload is None,
     )
     stream = machine.admit_new(created, now_ms, changes)
     producer = command.producer
@@ -103,7 +110,10 @@ def _on_existing(machine: Machine, view: StreamRecord, command: Create) -> Recei
         raise Conflict("There is a stream of this name already. Use it, or delete it first.", code="stream_exists")
     if command.if_match is not None:
         check_if_match(machine, view, command.if_match)
-    wanted = command.content_type or DEFAULT_CONTENT_TYPE
+    if command.if_none_match is not None and matches(machine, view, command.if_none_match):
+        raise PreconditionFailed("There is a stream of this name already. Use it, or create it without If-None-Match.")
+    # Whoever created it without a type may ask for the same again, whatever type it has taken since.
+    wanted = command.content_type or (view.content_type if view.takes_type else DEFAULT_CONTENT_TYPE)
     if media_type(wanted) != media_type(view.content_type):
         raise _differs(f"its content type is '{view.content_type}', not '{wanted}'")
     lease = view.lease
@@ -124,8 +134,10 @@ def _differs(how: str) -> Conflict:
 
 
 def decide_delete(machine: Machine, command: Delete, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream.view()
+    if command.if_match is not None:
+        check_if_match(machine, view, command.if_match)
     machine.admit(stream, facts.StreamDeleted(view.number), now_ms, changes)
     return Receipt(Outcome.DELETED, view.number, view.tail, view.closed, view.content_type)
 
@@ -134,7 +146,7 @@ def decide_expire(machine: Machine, command: Expire, now_ms: int, changes: list[
     stream = machine.find(command.key)
     if stream is not None and stream.number == command.number:
         view = stream.view()
-        if not view.deleted and not machine.is_live(stream, now_ms):
+        if not view.deleted and not machine.is_live(stream):
             machine.admit(stream, facts.StreamExpired(view.number), now_ms, changes)
             return Receipt(Outcome.EXPIRED, view.number, view.tail, view.closed, view.content_type)
     return _NOTHING
@@ -142,10 +154,10 @@ def decide_expire(machine: Machine, command: Expire, now_ms: int, changes: list[
 
 def decide_touch(machine: Machine, command: Touch, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.find(command.key)
-    if stream is not None and stream.number == command.number and machine.is_live(stream, now_ms):
+    if stream is not None and stream.number == command.number and machine.is_live(stream):
         view = stream.view()
         lease = view.lease
-        if lease is not None and lease.sliding and now_ms - lease.renewed_ms >= lease.thinning_ms():
+        if lease is not None and lease.sliding and now_ms + machine.shift_ms - lease.renewed_ms >= lease.thinning_ms():
             machine.admit(stream, facts.Touched(view.number), now_ms, changes)
             return Receipt(Outcome.TOUCHED, view.number, view.tail, view.closed, view.content_type)
     return _NOTHING

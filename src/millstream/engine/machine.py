@@ -11,22 +11,24 @@ Everything that affects state lives in this folder. A decision is atomic: every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..model import commands, facts
 from ..model.errors import NotFound
 from ..model.facts import Fact, Producer
 from ..model.names import split_key
-from ..model.records import BucketRecord, StreamRecord
+from ..model.records import BucketRecord
 from ..model.replies import Receipt
+from ..model.timeline import Timeline
 from .appending import decide_append
 from .applying import apply_appended, apply_to_bucket, apply_to_stream, born
 from .buckets import decide_bucket
 from .hot_tail import HotTail
+from .leasing import UNBORN, begin, is_over, renew
 from .lifecycle import decide_create, decide_delete, decide_expire, decide_touch
 from .new_keys import NewKeys
 from .snapshots import decide_snapshot, decide_trim
-from .state import Bucket, HotRecord, Payloads, Shelf, Stream
+from .state import Bucket, HotRecord, Payloads, Shelf, Stream, Time
 from .transactions import decide_forget, decide_transaction
 
 _BUCKETS_MAX = 10_000  # in memory; they are small, and every read asks its bucket how it may be cached
@@ -36,6 +38,7 @@ Change = tuple[Stream | Bucket | None, Fact]
 # A published fact. An append whose payload stays in memory is the record that stays with it: with both, messages of 256
 # bytes took a fifth more. Who the producer was is not told.
 Told = Fact | HotRecord
+NOTHING = facts.PartsDropped(0)  # is told of parts: nobody asks, and their payload is kept elsewhere
 
 
 class Machine:
@@ -44,6 +47,7 @@ class Machine:
         shelf: Shelf,
         *,
         incarnation: int,
+        time: Time,
         next_sequence: int = 1,
         ttl_renewal: bool = True,
         producers_max: int = 10_000,
@@ -52,16 +56,19 @@ class Machine:
     ) -> None:
         self.incarnation = incarnation
         self.next_sequence = next_sequence  # of the next decided fact
+        self.shift_ms = 0  # from commit times to leases' time, of facts that are decided now
+        self.timeline = Timeline()  # of the log, as far as it is published
+        self._time = time
         self.ttl_renewal = ttl_renewal
         self.producers_max = producers_max
         self.apps_max = apps_max  # applications one bucket remembers the transactions of
         self.streams: dict[str, Stream] = {}  # committed; a deleted one stays until the catalog knows
         self.buckets: dict[str, Bucket] = {}
-        self.uploads: dict[int, list[bytes]] = {}
         # Of streams that the catalog may not have yet: created since the last cut, and before it but in a checkpoint
         # that is still under way.
         self.new_keys = NewKeys()
         self.saving_keys = NewKeys()
+        self._mortal = NewKeys(), NewKeys()  # those among them that have a lease
         self._hot = HotTail(payloads)
         self.coarse_s = 0  # a coarse clock that the node moves on: enough to know what is idle
         self._arriving: dict[str, Stream] = {}  # created by a fact in flight; readers do not see them
@@ -74,7 +81,18 @@ class Machine:
 
     @property
     def hot_bytes(self) -> int:
+        """Payload that streams have in memory, and bodies on their way to them."""
         return self._hot.bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Payload in memory, that of streams that have lost it included; a checkpoint frees it."""
+        return self._hot.held_bytes
+
+    @property
+    def uploads(self) -> dict[int, list[bytes]]:
+        """Parts of bodies that no append has named yet."""
+        return self._hot.uploads
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -104,13 +122,13 @@ class Machine:
     def admit(self, stream: Stream, fact: facts.StreamFact, now_ms: int, changes: list[Change]) -> None:
         """Lay a decided fact over the stream's committed state."""
         if type(fact) is not facts.Appended:
-            apply_to_stream(stream.overlay(), fact, now_ms)
+            apply_to_stream(stream.overlay(), fact, now_ms, self.shift_ms)
         elif stream.pending is None:
-            stream.pending = (fact, now_ms)
+            stream.pending = (fact, now_ms, self.shift_ms)
         else:
-            apply_appended(stream.overlay(), fact, now_ms)
+            apply_appended(stream.overlay(), fact, now_ms, self.shift_ms)
         stream.inflight += 1
-        if type(fact) is facts.Appended or type(fact) is facts.Closed:
+        if type(fact) is facts.Appended or (type(fact) is facts.Closed and not fact.is_repeated):
             producer = fact.producer
             if producer is not None:
                 if stream.pending_producers is None:
@@ -122,8 +140,9 @@ class Machine:
         changes.append((stream, fact))
 
     def admit_new(self, fact: facts.StreamCreated, now_ms: int, changes: list[Change]) -> Stream:
-        stream = Stream.from_record(born(fact, self.next_sequence, now_ms))
-        stream.seen_ms = now_ms
+        stream = Stream.from_record(born(fact, self.next_sequence, now_ms, self.shift_ms))
+        if fact.ttl_s is not None:
+            stream.seen_ms = UNBORN
         stream.used = self.coarse_s
         stream.overlay()
         stream.inflight = 1
@@ -137,20 +156,20 @@ class Machine:
         bucket = self.find_bucket(fact.bucket)
         if bucket is None:
             bucket = self.buckets[fact.bucket] = Bucket(fact.bucket, now_ms, deleted=True)
-        apply_to_bucket(bucket.overlay(), fact, now_ms)
+        apply_to_bucket(bucket.overlay(), fact, self.next_sequence, now_ms)
         bucket.inflight += 1
         self.next_sequence += 1
         changes.append((bucket, fact))
 
-    def admit_upload_fact(self, fact: facts.UploadFact, changes: list[Change]) -> None:
-        """Parts need no decision."""
+    def admit_other(self, fact: facts.UploadFact | facts.ClockRead, changes: list[Change]) -> None:
+        """Parts and readings of the clock need no decision."""
         self.next_sequence += 1
         changes.append((None, fact))
 
     def _count_in_bucket(self, key: str, fact: Fact, now_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
         assert bucket is not None, key
-        apply_to_bucket(bucket.overlay(), fact, now_ms)
+        apply_to_bucket(bucket.overlay(), fact, self.next_sequence, now_ms)
         bucket.inflight += 1
 
     # -- finding -----------------------------------------------------------------------------------
@@ -163,34 +182,31 @@ class Machine:
                 return arriving
         return self.streams.get(key) or self._fetch(key)
 
-    def existing(self, key: str, now_ms: int) -> Stream:
+    def existing(self, key: str) -> Stream:
         stream = None if self._arriving else self.streams.get(key)
         if stream is None:
             stream = self.find(key)
         if stream is not None:
             view = stream if stream.pending is None else stream.overlay()
-            if not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms)):
+            if not view.deleted and (view.lease is None or not is_over(stream, view, self._time)):
                 stream.used = self.coarse_s
                 return stream
         raise NotFound("There is no such stream. Create it with PUT.")
 
-    def visible(self, key: str, now_ms: int) -> Stream:
+    def visible(self, key: str) -> Stream:
         """The stream as readers see it: committed, not deleted, not expired."""
         stream = self.streams.get(key) or self._fetch(key)
-        if stream is None or not self.is_visible(stream, now_ms):
+        if stream is None or not self.is_visible(stream):
             raise NotFound("There is no such stream. Create it with PUT.")
         stream.used = self.coarse_s
         return stream
 
-    def is_visible(self, stream: Stream, now_ms: int) -> bool:
-        return not stream.deleted and (stream.lease is None or not self._is_over(stream, stream, now_ms))
+    def is_visible(self, stream: Stream) -> bool:
+        return not stream.deleted and (stream.lease is None or not is_over(stream, stream, self._time))
 
-    def is_live(self, stream: Stream, now_ms: int) -> bool:
+    def is_live(self, stream: Stream) -> bool:
         view = stream.view()
-        return not view.deleted and (view.lease is None or not self._is_over(stream, view, now_ms))
-
-    def _is_over(self, stream: Stream, view: StreamRecord, now_ms: int) -> bool:
-        return now_ms >= deadline_ms(stream, view)
+        return not view.deleted and (view.lease is None or not is_over(stream, view, self._time))
 
     def _fetch(self, key: str) -> Stream | None:
         record = self._shelf.stream(key)
@@ -239,24 +255,32 @@ class Machine:
 
     # -- committing --------------------------------------------------------------------------------
 
-    def publish(self, changes: Sequence[Change], first_sequence: int, at_ms: int) -> list[Told]:
+    def publish(self, changes: Sequence[Change], first_sequence: int, at_ms: int, shift_ms: int) -> list[Told]:
         """The journal holds these facts: make them the committed state. What is to be remembered of each."""
         told: list[Told] = []
+        self.timeline.at_ms = at_ms
+        lease_ms = self._time.lease_ms()  # who waits for these facts is told now
         for sequence, (subject, fact) in enumerate(changes, first_sequence):
             remembered: Told = fact
             if type(subject) is Stream:
                 if type(fact) is facts.Appended:
-                    remembered = self._commit_append(subject, fact, sequence, at_ms)
+                    remembered = self._commit_append(subject, fact, sequence, at_ms, shift_ms)
+                    if subject.lease is not None:
+                        renew(subject, lease_ms)
                 elif type(fact) is facts.StreamCreated:
                     self._publish_new(subject, fact, sequence, at_ms)
+                    begin(subject, lease_ms)
                 else:
-                    self._commit(subject, fact, sequence, at_ms)  # type: ignore[arg-type]
+                    self._commit(subject, fact, sequence, at_ms, shift_ms)  # type: ignore[arg-type]
+                    if type(fact) is facts.Closed or type(fact) is facts.SnapshotPublished:
+                        renew(subject, lease_ms)
                 subject.settle()
             elif isinstance(subject, Bucket):
                 self._commit_bucket(subject, fact, sequence, at_ms)
                 subject.settle()
             else:
-                self.apply_upload(fact, sequence)  # type: ignore[arg-type]
+                self._apply_other(fact, sequence, at_ms)
+                remembered = NOTHING
             told.append(remembered)
         return told
 
@@ -264,19 +288,20 @@ class Machine:
         assert stream.number == sequence, (stream.number, sequence)
         self.streams[fact.key] = stream
         self.new_keys.add(fact.key)
+        if stream.lease is not None:
+            self._mortal[0].add(fact.key)
         if self._arriving.get(fact.key) is stream:
             del self._arriving[fact.key]
         self._settle_bucket(fact.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
 
-    def _commit(self, stream: Stream, fact: facts.StreamFact, sequence: int, at_ms: int) -> None:
+    def _commit(self, stream: Stream, fact: facts.StreamFact, sequence: int, at_ms: int, shift_ms: int) -> None:
         if type(fact) is facts.Appended:
-            self._commit_append(stream, fact, sequence, at_ms)
+            self._commit_append(stream, fact, sequence, at_ms, shift_ms)
             return
-        apply_to_stream(stream, fact, at_ms)
-        if isinstance(fact, facts.Closed) and fact.producer is not None:
+        apply_to_stream(stream, fact, at_ms, shift_ms)
+        if isinstance(fact, facts.Closed) and fact.producer is not None and not fact.is_repeated:
             _remember(stream, fact.producer)
-        self._note_renewal(stream)
         if isinstance(fact, facts.SnapshotPublished):
             self._hot.hold_snapshot(stream, (sequence, fact.payload) if fact.payload else None)
             self._hot.drop_trimmed(stream)
@@ -290,10 +315,10 @@ class Machine:
             self._settle_bucket(stream.key, fact, sequence, at_ms)
         self._mark_dirty(stream, sequence)
 
-    def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int) -> Told:
+    def _commit_append(self, stream: Stream, fact: facts.Appended, sequence: int, at_ms: int, shift_ms: int) -> Told:
         """What is to be remembered: the record that the stream has of the append, where that says it all."""
         told: Told = fact
-        apply_appended(stream, fact, at_ms)
+        apply_appended(stream, fact, at_ms, shift_ms)
         if fact.payload:
             record = self._hot.keep(stream, fact, sequence, at_ms)
             if not fact.closes:
@@ -301,38 +326,39 @@ class Machine:
         elif fact.stored is not None:
             self._hot.keep_stored(stream, fact, sequence, at_ms)
         elif fact.upload is not None:
-            self._hot.keep_upload(stream, fact, sequence, at_ms, b"".join(self.uploads.pop(fact.upload)))
+            self._hot.keep_upload(stream, fact, sequence, at_ms)
         if fact.producer is not None:
             _remember(stream, fact.producer)
-        if stream.lease is not None:
-            self._note_renewal(stream)
         if stream.changed <= self._cut_sequence:
             self._dirty.append(stream)
         stream.changed = sequence
         return told
 
-    def _note_renewal(self, stream: Stream) -> None:
-        if stream.lease is not None and stream.lease.renewed_ms > stream.seen_ms:
-            stream.seen_ms = stream.lease.renewed_ms
+    def _apply_other(self, fact: Fact, sequence: int, at_ms: int) -> None:
+        if type(fact) is facts.ClockRead:
+            self.timeline.take(fact, at_ms)
+        else:
+            self.apply_upload(fact, sequence)  # type: ignore[arg-type]
 
     def apply_upload(self, fact: facts.UploadFact, sequence: int) -> None:
         if isinstance(fact, facts.PartsDropped):
-            self.uploads.pop(fact.upload, None)
-        elif fact.upload == 0:
-            self.uploads[sequence] = [fact.payload]
-        elif fact.upload in self.uploads:
-            self.uploads[fact.upload].append(fact.payload)
+            self.drop_upload(fact.upload)
+        elif fact.upload == 0 or fact.upload in self.uploads:
+            self._hot.add_part(fact.upload or sequence, fact.payload)
         # Else a replay has begun in the middle of an upload, which therefore has been sealed or dropped long since.
+
+    def drop_upload(self, upload: int) -> None:
+        self._hot.take_upload(upload)
 
     def _settle_bucket(self, key: str, fact: Fact, sequence: int, at_ms: int) -> None:
         bucket = self.find_bucket(split_key(key)[0])
         assert bucket is not None, key
-        apply_to_bucket(bucket, fact, at_ms)
+        apply_to_bucket(bucket, fact, sequence, at_ms)
         self._bucket_changed(bucket, sequence)
         bucket.settle()
 
     def _commit_bucket(self, bucket: Bucket, fact: Fact, sequence: int, at_ms: int) -> None:
-        apply_to_bucket(bucket, fact, at_ms)
+        apply_to_bucket(bucket, fact, sequence, at_ms)
         self._bucket_changed(bucket, sequence)
         if isinstance(fact, facts.TransactionCommitted) and fact.object is not None:
             self.objects[fact.object] = sequence
@@ -374,21 +400,24 @@ class Machine:
         """Apply one journaled fact at start."""
         assert sequence == self.next_sequence, (sequence, self.next_sequence)
         self.next_sequence += 1
+        self.timeline.at_ms = at_ms
         kind = type(fact)
         if kind is facts.StreamCreated:
             assert isinstance(fact, facts.StreamCreated)
-            stream = known[sequence] = Stream.from_record(born(fact, sequence, at_ms))
+            stream = known[sequence] = Stream.from_record(born(fact, sequence, at_ms, self.timeline.shift_ms))
             self._replayed_in_bucket(fact.key)
             self._publish_new(stream, fact, sequence, at_ms)
         elif isinstance(fact, facts.BucketFact):
             self._replay_bucket(fact, sequence, at_ms)
-        elif kind is facts.PartStored or kind is facts.PartsDropped:
-            self.apply_upload(fact, sequence)  # type: ignore[arg-type]
+        elif isinstance(fact, facts.UploadFact | facts.ClockRead):
+            self._apply_other(fact, sequence, at_ms)
         else:
             stream = self.replayed_stream(fact.stream, known)  # type: ignore[union-attr]
             if kind is facts.StreamDeleted or kind is facts.StreamExpired:
                 self._replayed_in_bucket(stream.key)
-            self._commit(stream, fact, sequence, at_ms)  # type: ignore[arg-type]
+            self._commit(stream, fact, sequence, at_ms, self.timeline.shift_ms)  # type: ignore[arg-type]
+            if stream.lease is not None:
+                renew(stream, stream.lease.promised_ms())
 
     def _replayed_in_bucket(self, key: str) -> None:
         bucket = self.find_bucket(split_key(key)[0])
@@ -408,12 +437,21 @@ class Machine:
         will have it in the catalog."""
         cut = self._dirty, self._dirty_buckets
         self._dirty, self._dirty_buckets, self._cut_sequence = [], [], sequence
+        self._hot.cut(sequence)
         self.saving_keys, self.new_keys = self.new_keys, NewKeys()
+        self._mortal = NewKeys(), self._mortal[0]
         return cut
+
+    def mortal_keys(self, bucket: str) -> Iterator[str]:
+        """Keys of streams with a lease that the catalog may not have yet."""
+        for keys in self._mortal:
+            yield from keys.between(bucket, f"{bucket}/", f"{bucket}0")  # "0" follows "/"
 
     def cut_is_saved(self) -> None:
         """The catalog has everything up to the last cut."""
+        self._hot.cut_is_saved()
         self.saving_keys = NewKeys()
+        self._mortal = self._mortal[0], NewKeys()
 
     def checkpointed(self, stream: Stream, sequence: int, at_most: int = 1 << 60) -> int:
         """The catalog and the segments have all of the stream's changes up to `sequence`: let go of what that spares,
@@ -431,27 +469,16 @@ class Machine:
         if bucket.deleted or len(self.buckets) > _BUCKETS_MAX:
             del self.buckets[bucket.name]
 
-    def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int, now_ms: int) -> bool:
+    def evict_idle(self, stream: Stream, checkpointed_sequence: int, used_before_s: int) -> bool:
         """Let a stream go that the catalog has, and nobody needs or has asked for lately; whether it went."""
         if stream.changed > checkpointed_sequence or stream.inflight or stream.followers or stream.hot:
             return False  # `changed` covers a snapshot that is still in memory
         if stream.used >= used_before_s or self.streams.get(stream.key) is not stream:
             return False
-        if not self.is_live(stream, now_ms):
+        if not self.is_live(stream):
             return False  # expired: fetched again it would live a little longer, and be back
         del self.streams[stream.key]
         return True
-
-
-def deadline_ms(stream: Stream, view: StreamRecord) -> int:
-    """When the stream's time is up; renewals that were not journaled count."""
-    lease = view.lease
-    assert lease is not None
-    if lease.expires_at_ms is not None:
-        return lease.expires_at_ms
-    assert lease.ttl_s is not None
-    renewed = max(lease.renewed_ms, stream.seen_ms) if lease.sliding else lease.renewed_ms
-    return renewed + lease.ttl_s * 1000
 
 
 def _remember(stream: Stream, producer: Producer) -> None:

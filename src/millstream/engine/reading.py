@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -69,12 +69,56 @@ def cut_messages(stream: Stream, start: int, bytes_max: int) -> Cut:
     return _cut_messages(hot, bisect_right(hot, start, key=_offset) - 1, start, bytes_max)
 
 
-def is_hot_boundary(stream: Stream, offset: int) -> bool:
-    """Whether a message of the hot tail begins at an offset."""
+def hot_boundary(stream: Stream, offset: int) -> int:
+    """The last place at or before an offset of the hot tail where a message begins."""
     hot = stream.hot
     assert hot
     record = hot[bisect_right(hot, offset, key=_offset) - 1]
-    return offset in accumulate(record.lengths or (), initial=record.offset)
+    return last_boundary(record.offset, record.lengths or (), offset)
+
+
+def last_boundary(first_offset: int, lengths: Sequence[int], offset: int) -> int:
+    """The last place at or before an offset where one of these messages begins or ends."""
+    places = list(accumulate(lengths, initial=first_offset))
+    return places[bisect_right(places, offset) - 1]
+
+
+def hot_piece_end(stream: Stream, start: int, bytes_max: int, messages_max: int) -> int:
+    """Where to stop for about so much of the hot tail, with a whole append."""
+    hot = stream.hot
+    assert hot
+    first = bisect_right(hot, start, key=_offset) - 1
+    end, messages = start, 0
+    for index in range(first, len(hot)):
+        record = hot[index]
+        end = record.next_offset
+        messages += 1 if record.lengths is None else len(record.lengths)
+        if end - start >= bytes_max or messages >= messages_max:
+            break
+    return end
+
+
+def count_hot(stream: Stream, start: int, end: int, records_max: int) -> tuple[int, int]:
+    """How many messages of the hot tail begin from `start` on, up to `end` or so many appends; and where that ends."""
+    hot = stream.hot
+    assert hot
+    first = bisect_right(hot, start, key=_offset) - 1
+    count = 0
+    for record in hot[first : first + records_max]:
+        if record.offset >= end:
+            break
+        if start <= record.offset and record.next_offset <= end:
+            count += 1 if record.lengths is None else len(record.lengths)
+        else:
+            count += count_between(record.offset, record.lengths or (), start, end)
+        start = record.next_offset
+    return count, min(start, end)
+
+
+def count_between(first_offset: int, lengths: Sequence[int], start: int, end: int) -> int:
+    """How many of these messages begin from `start` on and before `end`."""
+    places = list(accumulate(lengths[:-1], initial=first_offset))
+    return bisect_left(places, end) - bisect_left(places, start)
 
 
 def _offset(record: Hot) -> int:

@@ -1,6 +1,7 @@
 """The rules of snapshots and of trimming (extensions, section 2).
 
-Checks come in this order: older than what is kept, beyond the tail, not a boundary, the latest snapshot.
+Checks come in this order: of another stream, older than what is kept, beyond the tail, not a boundary, If-Match, the
+latest snapshot.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..model import facts
 from ..model.commands import PublishSnapshot, Trim
-from ..model.errors import BadRequest, Conflict, Gone
+from ..model.errors import BadRequest, Conflict, Gone, PreconditionFailed
+from ..model.etags import is_among, snapshot_etag
+from ..model.positions import format_stream_id
 from ..model.records import StreamRecord
 from ..model.replies import Outcome, Receipt
 
@@ -18,9 +21,14 @@ if TYPE_CHECKING:
 
 
 def decide_snapshot(machine: Machine, command: PublishSnapshot, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream.view()
     offset = command.offset
+    if command.number not in (None, view.number):
+        raise Gone(
+            "The stream was deleted and created again: the snapshot is of another one. Fold this one from -1.",
+            code="stream_recreated",
+        )
     if offset < view.earliest:
         raise Gone(
             f"A snapshot must not be older than what is kept, which begins at {view.earliest:020d}. "
@@ -38,6 +46,8 @@ def decide_snapshot(machine: Machine, command: PublishSnapshot, now_ms: int, cha
             "The offset lies inside a message. Use a Stream-Next-Offset value as it was returned.",
             code="offset_not_a_boundary",
         )
+    if command.if_match is not None:
+        _check_if_match(machine, view, command)
     if _is_known(view, command):
         return _receipt(Outcome.DUPLICATE, view)
     fact = facts.SnapshotPublished(
@@ -52,6 +62,15 @@ def decide_snapshot(machine: Machine, command: PublishSnapshot, now_ms: int, cha
     )
     machine.admit(stream, fact, now_ms, changes)
     return _receipt(Outcome.PUBLISHED, view)
+
+
+def _check_if_match(machine: Machine, view: StreamRecord, command: PublishSnapshot) -> None:
+    latest = view.snapshot
+    if latest is not None and latest.offset == command.offset:
+        etag = snapshot_etag(format_stream_id(machine.incarnation, view.number), latest)
+        if is_among(command.if_match or "", etag):
+            return
+    raise PreconditionFailed("The snapshot at this offset is another, or there is none. Publish without If-Match.")
 
 
 def _is_known(view: StreamRecord, command: PublishSnapshot) -> bool:
@@ -75,7 +94,7 @@ def _is_known(view: StreamRecord, command: PublishSnapshot) -> bool:
 
 
 def decide_trim(machine: Machine, command: Trim, now_ms: int, changes: list[Change]) -> Receipt:
-    stream = machine.existing(command.key, now_ms)
+    stream = machine.existing(command.key)
     view = stream.view()
     offset = command.offset
     if command.number is not None and command.number != view.number:

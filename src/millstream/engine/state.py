@@ -77,12 +77,12 @@ class Stream(StreamRecord, gc=False):
     """A stream in memory. The inherited fields are the committed state.
 
     `pending` is the overlay: the state as it will be once everything in flight is durable. Decisions look at
-    it, readers never do. With one append in flight it is that append and its time: with many streams most are written
+    it, readers never do. With one append in flight it is that append and its times: with many streams most are written
     before the next decision about them, and nobody has asked for the state in between.
     """
 
     # What every append looks at comes first: with many streams most of them are far away in memory.
-    pending: StreamRecord | tuple[Appended, int] | None = None
+    pending: StreamRecord | tuple[Appended, int, int] | None = None
     inflight: int = 0
     changed: int = 0  # sequence of the last committed change; the catalog has it once it checkpointed that far
     hot: list[Hot] | None = None
@@ -91,16 +91,14 @@ class Stream(StreamRecord, gc=False):
     snapshot_hot: tuple[int, bytes] | None = None  # sequence and bytes of a small one that is not in a segment yet
     followers: dict[Any, None] | None = None  # of `node.followers`; the engine only asks whether there are any
     producers: dict[str, tuple[int, int]] | None = None  # (epoch, seq), as far as loaded
-    seen_ms: int = 0  # the last renewal of a sliding TTL, journaled or not
+    seen_ms: int = 0  # the last renewal of a TTL, journaled or not; see `leasing`
 
     @classmethod
     def from_record(cls, record: StreamRecord) -> Stream:
         stream = cls(*(getattr(record, field) for field in StreamRecord.__struct_fields__))
         stream.content_type = intern(record.content_type)  # there are few, and every append compares them
         if record.lease is not None:
-            # Renewals are thinned before they are journaled: after a reload the deadline may be later, never
-            # earlier than what readers were promised.
-            stream.seen_ms = record.lease.renewed_ms + record.lease.thinning_ms()
+            stream.seen_ms = record.lease.promised_ms()
         return stream
 
     def view(self) -> StreamRecord:
@@ -129,6 +127,13 @@ class Stream(StreamRecord, gc=False):
     def hot_from(self) -> int:
         """The first offset that is in memory."""
         return self.hot[0].offset if self.hot else self.tail
+
+
+class Time(Protocol):
+    """What time it is. Only decisions and readers ask, and only where a stream may end; replay never does."""
+
+    def lease_ms(self) -> int: ...
+    def wall_ms(self) -> int: ...
 
 
 class Bucket(BucketRecord, gc=False):

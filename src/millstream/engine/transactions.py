@@ -15,7 +15,7 @@ from ..model.errors import Conflict, NotFound, Reason, TooMany, TransactionRefus
 from ..model.facts import Appended
 from ..model.media import DEFAULT_CONTENT_TYPE, is_json
 from ..model.names import fault_in_new_name
-from ..model.records import Application, BucketRecord
+from ..model.records import Application, BucketRecord, StreamRecord
 from ..model.replies import Outcome, Receipt
 from .appending import next_id
 from .state import Stream
@@ -25,9 +25,16 @@ if TYPE_CHECKING:
 
 REASONS_MAX = 100
 
+Found = tuple[Stream | None, bool]
+
 
 def decide_transaction(machine: Machine, command: CommitTransaction, now_ms: int, changes: list[Change]) -> Receipt:
     bucket = _existing_bucket(machine, command.bucket)
+    if command.number not in (None, bucket.number):
+        raise NotFound(
+            "The bucket in which the parts were staged was deleted. Stage them again in the one there is now.",
+            code="bucket_not_found",
+        )
     if is_duplicate(command.app, command.version, bucket.apps):
         return _receipt(Outcome.DUPLICATE)
     if command.app not in (bucket.apps or ()) and len(bucket.apps or ()) >= machine.apps_max:
@@ -37,14 +44,17 @@ def decide_transaction(machine: Machine, command: CommitTransaction, now_ms: int
             code="too_many_apps",
         )
     content_type = command.content_type or bucket.settings.content_type or DEFAULT_CONTENT_TYPE
-    streams = _checked_streams(machine, command, content_type, now_ms)
+    streams = _checked_streams(machine, command, content_type)
     # Every check lies behind us: from here on facts are admitted, and a command's facts stand or fall together.
     created = 0
-    for addition, stream in zip(command.additions, streams, strict=True):
-        if stream is None or not machine.is_live(stream, now_ms):
+    for addition, (stream, is_live) in zip(command.additions, streams, strict=True):
+        if stream is None or not is_live:
             key = f"{command.bucket}/{addition.stream}"
             stream = _create(machine, key, stream, content_type, bucket.settings.ttl_s, now_ms, changes)
             created += 1
+        taken_type = _taken_type(stream.view(), command.content_type)
+        if taken_type is not None:
+            machine.admit(stream, facts.ContentTypeTaken(stream.number, taken_type), now_ms, changes)
         _append(machine, stream, addition, now_ms, changes)
     figures = (command.messages, command.bytes, len(streams), created, command.object)
     fact = facts.TransactionCommitted(command.bucket, command.app, command.version, *figures)
@@ -81,20 +91,19 @@ def _existing_bucket(machine: Machine, name: str) -> BucketRecord:
     return bucket
 
 
-def _checked_streams(
-    machine: Machine, command: CommitTransaction, content_type: str, now_ms: int
-) -> list[Stream | None]:
-    """The streams to append to; None, or one whose time is up, where it has to be created."""
-    streams: list[Stream | None] = []
+def _checked_streams(machine: Machine, command: CommitTransaction, content_type: str) -> list[Found]:
+    """The streams to append to, and whether each is alive; otherwise it has to be created."""
+    streams: list[Found] = []
     reasons: list[Reason] = []
     refused = 0
     for addition in command.additions:
         stream = machine.find(f"{command.bucket}/{addition.stream}")
-        streams.append(stream)
-        if stream is None or not machine.is_live(stream, now_ms):
+        is_live = stream is not None and machine.is_live(stream)  # asked once: time goes on
+        streams.append((stream, is_live))
+        if stream is None or not is_live:
             reason = _objection_to_new(command, addition, content_type)
         else:
-            reason = _objection(stream, addition)
+            reason = _objection(stream.view(), addition, command.content_type)
             stream.used = machine.coarse_s
         if reason is not None:
             refused += 1
@@ -105,16 +114,20 @@ def _checked_streams(
     return streams
 
 
-def _objection(stream: Stream, addition: Addition) -> Reason | None:
-    view = stream.view()
+def _objection(view: StreamRecord, addition: Addition, given_type: str | None) -> Reason | None:
     if view.closed:
         return Reason("stream_closed", f"The stream '{addition.stream}' is closed.", stream=addition.stream)
     if view.client_ids:
         why = f"The stream '{addition.stream}' takes its ids from its writers, over S3P."
         return Reason("ids_are_the_clients", why, stream=addition.stream)
-    if addition.fault is not None and is_json(view.content_type):
+    if addition.fault is not None and is_json(_taken_type(view, given_type) or view.content_type):
         return Reason("invalid_json", _no_json(addition), stream=addition.stream)
     return None
+
+
+def _taken_type(view: StreamRecord, given_type: str | None) -> str | None:
+    """The content type that a stream without one takes with the transaction, if that names one."""
+    return given_type if view.awaits_type() else None
 
 
 def _objection_to_new(command: CommitTransaction, addition: Addition, content_type: str) -> Reason | None:

@@ -1,5 +1,8 @@
 """Every change that can be asked for, as plain values. `engine` decides about them.
 
+Who has looked at a stream or bucket, and then had to wait before he asks, says by its number which one he saw: names
+come back after a deletion, numbers do not.
+
 A command carries a parse failure as a value (`fault`): whether it matters depends on the stream's state, and
 the order of checks is the engine's business.
 """
@@ -39,6 +42,7 @@ class Create(msgspec.Struct, frozen=True, gc=False):
     needs_bucket: bool = False  # the bucketed surface: a missing bucket is not made on the way
     must_be_new: bool = False  # an existing stream is a conflict, whatever its configuration
     client_ids: bool = False  # every append names the id of its first message
+    if_none_match: str | None = None
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +58,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
     key: str
+    if_match: str | None = None
 
 
 class Expire(msgspec.Struct, frozen=True, gc=False):
@@ -89,9 +94,11 @@ class PublishSnapshot(msgspec.Struct, frozen=True, gc=False):
     object: str | None = None
     trims: bool = True
     is_boundary: bool = True  # boundaries do not move: the reader has looked
+    if_match: str | None = None  # of the snapshot at this very offset
+    number: int | None = None  # of the stream that it was folded from
 
-    def checked(self, is_boundary: bool) -> PublishSnapshot:
-        return replace(self, is_boundary=is_boundary)
+    def checked(self, number: int, is_boundary: bool) -> PublishSnapshot:
+        return replace(self, number=number, is_boundary=is_boundary)
 
 
 class CreateBucket(msgspec.Struct, frozen=True, gc=False):
@@ -106,6 +113,7 @@ class ChangeBucket(msgspec.Struct, frozen=True, gc=False):
 
 class DeleteBucket(msgspec.Struct, frozen=True, gc=False):
     bucket: str
+    number: int | None = None  # only if the bucket is still this one
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -133,6 +141,7 @@ class CommitTransaction(msgspec.Struct, frozen=True, gc=False):
     object: int | None = None
     create: bool = False
     content_type: str | None = None
+    number: int | None = None  # of the bucket that its parts were staged in
 
 
 class ForgetTransactions(msgspec.Struct, frozen=True, gc=False):

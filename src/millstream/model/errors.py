@@ -13,9 +13,10 @@
      │    ├── Fenced                a newer epoch of this producer exists
      │    ├── NotAcceptable         none of the formats asked for can be had
      │    ├── PreconditionFailed    If-Match names another state
-     │    ├── UnsupportedMedia      a body of a type that is not understood here
+     │    ├── UnsupportedMedia      a body of a type or a coding that is not understood here
      │    ├── TooLarge              over a documented limit
-     │    └── TooMany               over a cap that only the operator can raise
+     │    ├── TooMany               over a cap that only the operator can raise
+     │    └── NotSupported          a part of the protocol that is not there yet
      ├── Unavailable              the server cannot do it now; retry later
      │    └── OutcomeUnknown        it may or may not have happened: read before you retry
      └── StorageError             what is on disk cannot be used; the operator must act
@@ -142,6 +143,10 @@ class TooMany(Refused):
     code = "too_many"
 
 
+class NotSupported(Refused):
+    code = "not_supported"
+
+
 class Unavailable(MillstreamError):
     code = "unavailable"
 
@@ -156,6 +161,10 @@ class StorageError(MillstreamError):
 
 class CorruptData(StorageError):
     code = "corrupt_data"
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place or message  # what names the damage, whoever comes across it
 
 
 class UnknownFormat(StorageError):

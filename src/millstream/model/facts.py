@@ -56,6 +56,7 @@ class StreamCreated(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=Fals
     expires_at_ms: int | None = None
     sliding: bool = True  # reads and writes renew the TTL
     client_ids: bool = False  # appends bring their ids; the server gives none
+    takes_type: bool = False  # nobody has said what it will hold: its first append does
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
@@ -81,6 +82,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
     stream: int
     producer: Producer | None = None
+    is_repeated: bool = False  # it closed with a sequence that was used before, which changes nothing about it
 
 
 class StreamDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
@@ -158,10 +160,27 @@ class TransactionsForgotten(msgspec.Struct, frozen=True, array_like=True, tag=16
     app: str
 
 
+class ClockRead(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
+    """The machine's clock was set: how leases' time lies to the wall clock, and to the time of the batch that this fact
+    is the first of."""
+
+    wall_ms: int
+    lease_ms: int
+
+
+class ContentTypeTaken(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
+    """A stream that was created without a content type has that of its first append, which follows in the batch."""
+
+    stream: int
+    content_type: str
+
+
 BucketFact = BucketCreated | BucketDeleted | BucketChanged | TransactionCommitted | TransactionsForgotten
-StreamFact = Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished
+StreamFact = (
+    Appended | Closed | StreamDeleted | StreamExpired | Touched | Trimmed | SnapshotPublished | ContentTypeTaken
+)
 UploadFact = PartStored | PartsDropped
-Fact = BucketFact | StreamCreated | StreamFact | UploadFact
+Fact = BucketFact | StreamCreated | StreamFact | UploadFact | ClockRead
 
 
 def size_of(fact: Appended) -> int:

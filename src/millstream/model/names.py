@@ -16,10 +16,15 @@ HAND_OFF_BUCKETS = frozenset({DEFAULT_BUCKET, "_s3p"})  # neither created nor de
 NAME_BYTES_MAX = 1024
 BUCKETED_KEY_BYTES_MAX = 122  # of a stream that is created under /{bucket}/
 _RESERVED_STREAM = "streams"  # the listing endpoint of a bucket
-_RESERVED_BUCKET = "__ds"  # upstream's control routes
+SERVERS_OWN = frozenset(
+    {"ds", "v1", "ui", "healthz", "readyz", "metrics", "cluster"}
+)  # what lies under / beside buckets
+_RESERVED_START = "__"  # of upstream's control routes
 # Flat paths as most are: letters, digits, '_', '-', not too long, and nothing that could be reserved.
-PLAIN_PATH = rb"(?!__ds|streams\b)[A-Za-z0-9_-]{1,512}(?:/(?!__ds|streams\b)[A-Za-z0-9_-]{1,512})?"
+_OWN = rb"(?:%b)(?![A-Za-z0-9_-])" % "|".join(sorted(SERVERS_OWN)).encode()
+PLAIN_PATH = rb"(?!__|streams\b|%b)[A-Za-z0-9_-]{1,512}(?:/(?!streams\b)[A-Za-z0-9_-]{1,512})?" % _OWN
 _PLAIN = re.compile(PLAIN_PATH)
+_ENCODED = re.compile(rb"(?:[^%#]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -32,12 +37,17 @@ def key_of_flat_path(path: bytes) -> str:
     """The key behind ``/v1/stream/{path}``; split before decoding, so ``%2F`` never parts a bucket."""
     if _PLAIN.fullmatch(path):
         return key_of_plain_path(path)
-    raw_bucket, slash, raw_name = path.partition(b"/")
-    if not slash:
-        raw_bucket, raw_name = DEFAULT_BUCKET.encode(), path
-    bucket = _text(unquote_to_bytes(raw_bucket))
-    name = _checked_name(_text(unquote_to_bytes(raw_name)))
-    return f"{_checked_bucket(bucket)}/{name}"
+    raw_first, slash, raw_rest = path.partition(b"/")
+    first = decoded(raw_first)
+    if is_reserved(first):
+        raise BadRequest(f"Paths that begin with '{first}' are reserved for the server.", code="bad_name")
+    bucket, name = (first, decoded(raw_rest)) if slash else (DEFAULT_BUCKET, first)
+    return f"{_checked_bucket(bucket)}/{_checked_name(name)}"
+
+
+def is_reserved(first: str) -> bool:
+    """Whether no stream's path begins with this segment, under any prefix: the server has or will have routes there."""
+    return first in SERVERS_OWN or first.startswith(_RESERVED_START)
 
 
 def key_of_plain_path(path: bytes) -> str:
@@ -45,45 +55,51 @@ def key_of_plain_path(path: bytes) -> str:
     return path.decode() if b"/" in path else f"{DEFAULT_BUCKET}/{path.decode()}"
 
 
-def _text(raw: bytes) -> str:
+def decoded(raw: bytes) -> str:
+    """A piece of a path without its percent-encoding."""
+    if not _ENCODED.fullmatch(raw):
+        raise BadRequest("In a path '%' is written %25 and '#' is written %23.", code="bad_name")
     try:
-        return raw.decode()
+        return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        raise BadRequest("A stream's path must be UTF-8 once percent-decoded.", code="bad_name") from None
+        raise BadRequest("A path must be UTF-8 once percent-decoded.", code="bad_name") from None
 
 
 def _checked_bucket(bucket: str) -> str:
-    if not bucket or "/" in bucket or "\0" in bucket or ".." in bucket:
-        raise BadRequest("A bucket name must not be empty or hold '/', NUL or '..'.", code="bad_name")
-    if bucket == _RESERVED_BUCKET:
-        raise BadRequest(f"The prefix '{_RESERVED_BUCKET}' is reserved.", code="bad_name")
+    if bucket in ("", ".") or "/" in bucket or "\0" in bucket or ".." in bucket:
+        raise BadRequest("A bucket name must not be empty or '.', or hold '/', NUL or '..'.", code="bad_name")
     if len(bucket.encode()) > NAME_BYTES_MAX:
         raise BadRequest(f"A bucket name takes at most {NAME_BYTES_MAX} bytes.", code="bad_name")
     return bucket
 
 
 def _checked_name(name: str) -> str:
-    if not name:
-        raise BadRequest("A stream needs a name: PUT /v1/stream/{name}.", code="bad_name")
-    if "\0" in name or ".." in name:
-        raise BadRequest("A stream name must not hold NUL or '..'.", code="bad_name")
-    if name == _RESERVED_BUCKET:
-        raise BadRequest(f"The name '{_RESERVED_BUCKET}' is reserved.", code="bad_name")
-    if name == _RESERVED_STREAM:
-        raise BadRequest(f"The stream name '{_RESERVED_STREAM}' is reserved for listings.", code="bad_name")
-    if len(name.encode()) > NAME_BYTES_MAX:
-        raise BadRequest(f"A stream name takes at most {NAME_BYTES_MAX} bytes.", code="bad_name")
+    fault = fault_in_name(name)
+    if fault is not None:
+        raise BadRequest(fault, code="bad_name")
     return name
+
+
+def fault_in_name(name: str) -> str | None:
+    """Why no stream has this name; None if one may."""
+    if not name:
+        return "A stream needs a name: its path must not be empty, or end with the bucket."
+    if "\0" in name or ("." in name and (".." in name or "." in name.split("/"))):
+        return "A stream name must not hold NUL or '..', nor '.' between slashes: clients leave it out of URLs."
+    if name == _RESERVED_STREAM:
+        return f"The stream name '{_RESERVED_STREAM}' is reserved for listings."
+    if len(name.encode()) > NAME_BYTES_MAX:
+        return f"A stream name takes at most {NAME_BYTES_MAX} bytes."
+    return None
 
 
 def fault_in_new_name(bucket: str, name: str) -> str | None:
     """Why a stream of this name may not be created in a bucket that has URLs of its own; None if it may."""
-    if not name or "\0" in name or ".." in name:
-        return "A stream name must not be empty or hold NUL or '..'."
+    fault = fault_in_name(name)
+    if fault is not None:
+        return fault
     if "/" in name:
         return "A stream name must not hold '/' here. Use /v1/stream/{path} for paths."
-    if name == _RESERVED_STREAM:
-        return f"The stream name '{_RESERVED_STREAM}' is reserved."
     if len(f"{bucket}/{name}".encode()) > BUCKETED_KEY_BYTES_MAX:
-        return f"Bucket and stream name take {BUCKETED_KEY_BYTES_MAX} bytes together at most."
+        return f"Bucket, '/' and stream name take {BUCKETED_KEY_BYTES_MAX} bytes together at most."
     return None

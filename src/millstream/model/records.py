@@ -16,8 +16,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How long a stream lives: a sliding window, or a fixed end."""
 
     ttl_s: int | None
-    expires_at_ms: int | None
-    renewed_ms: int
+    expires_at_ms: int | None  # by the wall clock
+    renewed_ms: int  # in leases' time, see `model.timeline`
     sliding: bool = True
 
     def deadline_ms(self) -> int:
@@ -25,6 +25,11 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return self.expires_at_ms
         assert self.ttl_s is not None
         return self.renewed_ms + self.ttl_s * 1000
+
+    def promised_ms(self) -> int:
+        """When somebody may have been told last that it was renewed, for who knows only what was journaled: after a
+        reload the deadline may be later, never earlier than what readers were promised."""
+        return self.renewed_ms + self.thinning_ms() if self.sliding and self.ttl_s is not None else 0
 
     def thinning_ms(self) -> int:
         """Reads renew in memory; at most one renewal per this time goes into the journal."""
@@ -67,6 +72,11 @@ class StreamRecord(msgspec.Struct, array_like=True, gc=False):
     writers: Writers | None = None
     snapshot: Snapshot | None = None
     client_ids: bool = False
+    takes_type: bool = False  # it was created without a content type
+
+    def awaits_type(self) -> bool:
+        """Whether the next append will say what the stream holds."""
+        return self.takes_type and self.tail == 0
 
 
 class Application(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,6 +98,7 @@ class BucketRecord(msgspec.Struct, array_like=True, gc=False):
     streams: int = 0
     settings: BucketSettings = DEFAULT_BUCKET_SETTINGS
     apps: dict[str, Application] | None = None  # who writes transactions; never changed, only replaced
+    number: int = 0  # the sequence of its creation: a later one of the same name has another
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,14 +6,15 @@ the catalog has forgotten it; what the catalog does not name is garbage unless a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from itertools import groupby
+from typing import TypeVar
 
 from ..model import facts
 from ..model.errors import CorruptData
 from ..model.facts import Fact
-from ..storage.archive.chunk import Chunk, subject_of
+from ..storage.archive.chunk import ArchivedFact, Chunk, ChunkStream, subject_of
 from ..storage.archive.object import (
     CHUNK_BYTES,
     CHUNK_FACTS,
@@ -22,7 +23,6 @@ from ..storage.archive.object import (
     ChunkRow,
     StoredChunk,
     archive_name,
-    archive_number,
     read_chunk,
 )
 from ..storage.catalog import CatalogWriter
@@ -33,6 +33,7 @@ _MERGED_BYTES_MAX = 64 << 20
 _MERGE_BELOW = 16 << 20  # objects that have grown this large stay as they are
 _TIER_FACTOR = 4
 _TIER_BYTES = 64 << 10
+_T = TypeVar("_T")
 
 
 class Archiver:
@@ -62,9 +63,9 @@ class Archiver:
     def _remove_orphans(self) -> None:
         """A crash before the commit leaves an object whose number will be given again."""
         unused = self._catalog.state("next_archive", 1)
-        for name, _ in self._objects.list(FOLDER):
-            if archive_number(name) >= unused:
-                self._objects.delete(name)
+        for number in self._objects.numbers(FOLDER, archive_name):
+            if number >= unused:
+                self._objects.delete(archive_name(number))
 
 
 def next_archive(catalog: CatalogWriter) -> int:
@@ -103,36 +104,30 @@ class ArchiveKeeper:
         self._merge_min = merge_min
         self._age_ms = int(age_s * 1000)
         self._bytes_max = bytes_max
-        self._is_damaged = False
+        self._damaged: set[int] = set()  # objects that stay as they are until they are dropped
 
     def merge(self) -> bool:
-        """One merge, if one is due; whether there was one. Raises `CorruptData` once: a damaged object is left as it
-        is until it is dropped, and until a restart nothing is merged."""
-        chosen = [] if self._is_damaged else choose(self._catalog.archives.all(), self._merge_min)
+        """One merge, if one is due; whether there was one. Raises `CorruptData` where a chunk cannot be read: nothing
+        has changed then, and the next merge leaves that object as it is."""
+        chosen = choose(self._catalog.archives.all(), self._merge_min, self._damaged)
         if not chosen:
             return False
-        try:
-            self._merge(chosen)
-        except CorruptData:
-            self._is_damaged = True
-            raise
-        return True
-
-    def _merge(self, chosen: list[int]) -> None:
         chunks = self._catalog.archives.chunks_of(chosen)
         with self._catalog.transaction(), ArchiveWriter(self._objects, next_archive(self._catalog)) as writer:
             self._rewrite(chunks, writer)
             size = writer.finish()
             self._catalog.archives.remove(chosen)
             add_to_catalog(self._catalog, writer, size)
+        return True
 
-    def drop(self, now_ms: int) -> bool:
+    def drop(self, lease_ms: int) -> bool:
         """Let the oldest go where they are too old, or too much in all; whether any went."""
         archives = self._catalog.archives.all()
         total = sum(use.bytes for use in archives)
         dropped: list[ArchiveUse] = []
+        oldest_ms = self._catalog.timeline().older_than(self._age_ms, lease_ms)
         for use in archives:
-            if use.last_ms >= now_ms - self._age_ms and total <= self._bytes_max:
+            if use.last_ms >= oldest_ms and total <= self._bytes_max:
                 break
             dropped.append(use)
             total -= use.bytes
@@ -149,7 +144,7 @@ class ArchiveKeeper:
     def collect(self, held: Callable[[], int] = lambda: 0) -> int:
         """Delete what the catalog does not name, but for objects that leases hold; how many that were."""
         known = {use.archive for use in self._catalog.archives.all()}
-        garbage = {archive_number(name) for name, _ in self._objects.list(FOLDER)} - known
+        garbage = self._objects.numbers(FOLDER, archive_name) - known
         if garbage:
             held_below = held()  # asked for after the garbage is known, see `leases`
             garbage = {number for number in garbage if number >= held_below}
@@ -161,14 +156,26 @@ class ArchiveKeeper:
         """Small chunks are taken apart and put together anew; large ones stay as they are."""
         for place in chunks:
             if _is_large(place):
-                writer.add_stored(self._stored(place))
+                writer.add_stored(self._read(self._stored, place))
             else:
                 bucket = writer.bucket(place.bucket)
-                chunk = read_chunk(self._objects, place.archive, place.at, place.size)
-                # A snapshot may stand under its stream's name with another type: the stream itself comes first.
-                names = {stream.number: stream for stream in reversed(chunk.names()[1])}
-                for fact in chunk.whole_facts():
-                    bucket.add(names.get(subject_of(fact.sequence, fact.fact)), fact)
+                for name, fact in self._read(self._facts, place):
+                    bucket.add(name, fact)
+
+    def _read(self, reading: Callable[[ArchivedChunk], _T], place: ArchivedChunk) -> _T:
+        try:
+            return reading(place)
+        except (CorruptData, OSError) as error:
+            self._damaged.add(place.archive)
+            where = f"{archive_name(place.archive)} at byte {place.at}"
+            why = str(error).rstrip(".")
+            raise CorruptData(f"The chunk in {where} cannot be read: {why}.", place=where) from None
+
+    def _facts(self, place: ArchivedChunk) -> list[tuple[ChunkStream | None, ArchivedFact]]:
+        chunk = read_chunk(self._objects, place.archive, place.at, place.size)
+        # A snapshot may stand under its stream's name with another type: the stream itself comes first.
+        names = {stream.number: stream for stream in reversed(chunk.names()[1])}
+        return [(names.get(subject_of(fact.sequence, fact.fact)), fact) for fact in chunk.whole_facts()]
 
     def _stored(self, place: ArchivedChunk) -> StoredChunk:
         data = self._objects.get_range(archive_name(place.archive), place.at, place.size)
@@ -182,10 +189,12 @@ def _is_large(chunk: ArchivedChunk) -> bool:
     return chunk.size >= CHUNK_BYTES // 4 or chunk.rows >= CHUNK_FACTS // 2
 
 
-def choose(archives: Sequence[ArchiveUse], merge_min: int) -> list[int]:
+def choose(archives: Sequence[ArchiveUse], merge_min: int, damaged: Set[int] = frozenset()) -> list[int]:
     """Which objects to merge now: neighbours of one size, of which there have come to be many."""
-    for _, alike in groupby(archives, key=lambda use: _tier(use.bytes)):
+    for tier, alike in groupby(archives, key=lambda use: -1 if use.archive in damaged else _tier(use.bytes)):
         run: list[ArchiveUse] = []
+        if tier < 0:
+            continue
         for use in alike:
             if use.bytes >= _MERGE_BELOW or sum(other.bytes for other in run) + use.bytes > _MERGED_BYTES_MAX:
                 break

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..model import facts
-from ..model.errors import BadRequest, Unavailable
+from ..model.errors import BadRequest, CorruptData, Unavailable
 from ..model.facts import Fact
 from ..model.names import split_key
 from ..model.records import Extent, StreamRecord
@@ -32,8 +32,9 @@ from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block
 from ..storage.segments.segment import segment_name
 from ..storage.transactions.objects import whole_fact
+from .damage import DamageBook
 from .feed import Feed
-from .leases import Lease, LeaseBook
+from .leases import Held, Lease, LeaseBook
 from .recent import RecentChange, RecentFacts, losses_of
 
 log = logging.getLogger(__name__)
@@ -132,15 +133,28 @@ class _Survey(NamedTuple):
     archives_below: int
     changes: Sequence[RecentChange] = ()
 
+    def found(self) -> Held:
+        """Which objects can be among what was found."""
+        named = [change.fact.stored for change in self.changes if type(change.fact) is facts.Appended]
+        newest = max((where.object for where in named if where is not None), default=-1)
+        return Held(self.segments_below, self.archives_below, newest + 1)
+
 
 class Bulk:
     def __init__(
-        self, feed: Feed, recent: RecentFacts, catalog_path: Path, objects: LocalObjects, leases: LeaseBook
+        self,
+        feed: Feed,
+        recent: RecentFacts,
+        catalog_path: Path,
+        objects: LocalObjects,
+        damage: DamageBook,
+        leases: LeaseBook,
     ) -> None:
         self._feed = feed
         self._recent = recent
         self._catalog_path = catalog_path
         self._objects = objects
+        self._damage = damage
         self.leases = leases
 
     # -- planning ----------------------------------------------------------------------------------------
@@ -153,7 +167,7 @@ class Bulk:
         lease = self.leases.take(bucket)
         try:
             survey = await self._look(bucket, prefix, after, until)
-            lease = self.leases.settle(lease, survey.segments_below, survey.archives_below)
+            lease = self.leases.settle(lease, survey.found())
             until = await asyncio.to_thread(self._reach, survey, until, bounds)
             ranges = _ranges(survey, until)
             streams = {r.stream: survey.streams[r.stream] for r in ranges if isinstance(r, SegmentRange)}
@@ -228,6 +242,15 @@ class Bulk:
     def rows(self, plan: Plan, range_: Range, buffers: BufferPool | None = None) -> Iterator[tuple[Rows, Selection]]:
         """The rows of a range, and which of them are wanted. Safe in any thread. Who reads many ranges brings buffers:
         reading then takes half the time."""
+        try:
+            yield from self._rows(plan, range_, buffers)
+        except CorruptData as error:
+            if isinstance(range_, HotRange):
+                raise
+            where = f"{range_.object} at byte {range_.at}"
+            raise self._damage.found(CorruptData(f"{where}: {error.message}", place=where)) from None
+
+    def _rows(self, plan: Plan, range_: Range, buffers: BufferPool | None) -> Iterator[tuple[Rows, Selection]]:
         selection = Selection(range_.after, range_.until, plan.prefix, 0, plan.gone)
         if isinstance(range_, ArchiveRange):
             yield rows_of_chunk(Chunk(self._read(range_, buffers))), selection

@@ -26,7 +26,7 @@ from ..storage.journal.file import trim_files
 from ..storage.journal.reading import JournalReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Message
-from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name, segment_number
+from ..storage.segments.segment import FOLDER, SegmentBuilder, segment_name
 from .archiving import Archiver
 from .stretch import StreamPart, Stretch
 
@@ -122,7 +122,7 @@ class Checkpointer:
             self.catalog.save_producers(number, stretch.producers[number])
         self.catalog.save_buckets(stretch.buckets.values())
         self.catalog.set_state("applied", stretch.last_sequence)
-        self.catalog.set_state("at_ms", stretch.last_ms)
+        self.catalog.save_timeline(stretch.timeline)
         self.catalog.set_state("replay_from", stretch.oldest_upload() or stretch.last_sequence + 1)
         return superseded
 
@@ -161,7 +161,7 @@ class Checkpointer:
         snapshot that was published last."""
         for number in sorted(stretch.parts):
             part = stretch.parts[number]
-            record = part.settle()
+            record = stretch.settled(part)
             if record.deleted:
                 continue
             if len(part.messages) <= _FEW and not part.is_stored and record.earliest <= part.first_offset:
@@ -180,9 +180,9 @@ class Checkpointer:
     def _remove_orphans(self) -> None:
         """A crash between writing a segment and committing it leaves an object that nothing names."""
         known = {use.segment for use in self.catalog.segments()}
-        for name, _ in self.objects.list(FOLDER):
-            if segment_number(name) not in known:
-                self.objects.delete(segment_name(segment_number(name)))
+        for number in self.objects.numbers(FOLDER, segment_name):
+            if number not in known:
+                self.objects.delete(segment_name(number))
 
 
 @contextmanager

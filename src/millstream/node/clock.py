@@ -1,25 +1,89 @@
-"""The only reader of time. Commit times never go back within a log, whatever the wall clock does."""
+"""The only reader of time. It is asked for three things, and has a reading for each (docs/decisions/0020):
+
+    wall_ms    what the machine's clock says, which may be set: for moments that people name
+    commit_ms  dates facts. Never goes back; where it is ahead of the wall clock it runs at half speed until that has
+               caught up, so that ages grow all the same
+    lease_ms   counts time that passes, and nothing else: for everything that lasts so and so long. Whoever sets the
+               machine's clock does not move it, neither ahead nor back
+
+All three are the same as long as nobody sets the machine's clock.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+
+from ..model.timeline import Timeline
+
+_STEP_MS = 20  # what wall and running clock may part before it counts as a step
+_TRIES = 100
+_RUNNING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # a machine that sleeps grows older, too
 
 
-class Clock(Protocol):
-    def now_ms(self) -> int: ...
-
-
-class WallClock:
+class Clock:
     def __init__(self) -> None:
-        self._last = 0
+        self.go_on(Timeline())
 
-    def now_ms(self) -> int:
-        now = time.time_ns() // 1_000_000
-        if now > self._last:
-            self._last = now
-        return self._last
+    def go_on(self, timeline: Timeline) -> None:
+        """Continue where a log ends. Time without a process counts, as far as the wall clock knows of it."""
+        wall = self.wall_ms()
+        self._last = max(wall + timeline.offset_ms, timeline.lease_ms)
+        self._offset_ms = self._last - wall  # from the wall clock to leases' time
+        self.base_ms = self._last - _running_ms()  # from the running clock to leases' time
+        self._committed = timeline.at_ms, timeline.lease_ms
 
-    def not_before(self, at_ms: int) -> None:
-        """The log has a fact of this time: nothing later may be earlier."""
-        self._last = max(self._last, at_ms)
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def lease_ms(self) -> int:
+        return self._read()[1]
+
+    def commit_ms(self) -> int:
+        return self.now()[0]
+
+    def now(self) -> tuple[int, int, int]:
+        """Commit, leases' and wall time of one moment."""
+        wall, lease = self._read()
+        committed, committed_lease = self._committed
+        slowed = committed + (lease - committed_lease) // 2
+        if wall < slowed:
+            return slowed, lease, wall
+        self._committed = wall, lease
+        return wall, lease, wall
+
+    def _read(self) -> tuple[int, int]:
+        wall = time.time_ns() // 1_000_000
+        lease = wall + self._offset_ms
+        parted = lease - self.base_ms - time.clock_gettime_ns(_RUNNING) // 1_000_000
+        if not -_STEP_MS < parted < _STEP_MS or lease < self._last - _STEP_MS:
+            wall, lease = self._step()
+        if lease < self._last:
+            lease = self._last
+        self._last = lease
+        return wall, lease
+
+    def _step(self) -> tuple[int, int]:
+        """The wall clock was set: from now on it is another way to leases' time."""
+        for _ in range(_TRIES):
+            running = _running_ms()
+            wall = time.time_ns() // 1_000_000
+            if _running_ms() - running < _STEP_MS // 2:
+                break  # else we were stopped in between, and the two do not belong together
+        self.base_ms = max(self.base_ms, self._last - running)  # no clock at all should go back
+        if not -_STEP_MS < wall + self._offset_ms - self.base_ms - running < _STEP_MS:
+            self._offset_ms = running + self.base_ms - wall
+        return wall, wall + self._offset_ms
+
+
+class HelpersClock:
+    """Leases' time in a helper process. What it needs is told by its server."""
+
+    def __init__(self, base_ms: int) -> None:
+        self._base_ms = base_ms
+
+    def lease_ms(self) -> int:
+        return _running_ms() + self._base_ms
+
+
+def _running_ms() -> int:
+    return time.clock_gettime_ns(_RUNNING) // 1_000_000

@@ -19,6 +19,7 @@ from ..storage.catalog import CatalogReader
 from ..storage.catalog.archives import ArchivedChunk
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import whole_fact
+from .damage import DamageBook
 from .followers import Follower
 from .recent import BucketTail, RecentChange, RecentFacts, losses_of
 from .writer import Writer
@@ -50,12 +51,19 @@ class FeedWish(NamedTuple):
 
 class Feed:
     def __init__(
-        self, recent: RecentFacts, catalog: CatalogReader, objects: LocalObjects, writer: Writer, incarnation: int
+        self,
+        recent: RecentFacts,
+        catalog: CatalogReader,
+        objects: LocalObjects,
+        damage: DamageBook,
+        writer: Writer,
+        incarnation: int,
     ) -> None:
         self._recent = recent
         self._catalog = catalog
         self._shelf = catalog.archives
         self._objects = objects
+        self._damage = damage
         self._writer = writer
         self._incarnation = incarnation
 
@@ -196,8 +204,7 @@ class Feed:
             log.error("The archive cannot be read: %s", error)
             raise Unavailable("The archive cannot be read from disk now; the server's log has more.") from None
         except CorruptData as error:
-            log.error("%s It is not served. Run 'millstream doctor'.", error.message)
-            raise
+            raise self._damage.found(error) from None
 
     # -- following ---------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +29,18 @@ async def start_helper(
         env=os.environ | (environment or {}),
         limit=_LINE_BYTES_MAX,
     )
+
+
+class Signs(NamedTuple):
+    """What the kernel tells of a process: how it is, and how much work it has done."""
+
+    state: str
+    ticks: int
+
+    @classmethod
+    def of(cls, process: asyncio.subprocess.Process) -> Signs:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return cls(fields[0], int(fields[11]) + int(fields[12]))
 
 
 async def read_line(process: asyncio.subprocess.Process) -> bytes | None:

@@ -1,19 +1,23 @@
 """Read leases: who reads objects by their names keeps them from being deleted meanwhile.
 
-A lease holds everything that existed when it was settled, not single objects: two numbers in place of a list. The book
-is a small file, because the upkeep process must know of leases before it deletes, and because they outlive a restart.
+A lease holds everything that existed when it was settled, not single objects: three numbers in place of a list. The
+book is a small file, because the upkeep process must know of leases before it deletes, and because they outlive a
+restart.
 
 Order of safety: a lease holds everything at first; then the catalog is read; then the lease is settled to what that
-reading can have found. The upkeep process decides what is garbage before it looks for leases. Whichever comes first, an
-object that the reader has found is held.
+reading can have found. Who deletes decides what is garbage before he looks for leases. Whichever comes first, an object
+that the reader has found is held.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -33,6 +37,7 @@ class Lease(msgspec.Struct, frozen=True):
     segments_below: int = _EVERYTHING  # numbers of the objects that are held
     archives_below: int = _EVERYTHING
     bucket: str = ""
+    transactions_below: int = _EVERYTHING
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -40,6 +45,7 @@ class Held(msgspec.Struct, frozen=True):
 
     segments_below: int = 0
     archives_below: int = 0
+    transactions_below: int = 0
 
 
 class LeaseBook:
@@ -60,9 +66,9 @@ class LeaseBook:
             )
         return self._put(Lease(secrets.token_hex(8), self._now_ms() + self._lease_ms, bucket=bucket))
 
-    def settle(self, lease: Lease, segments_below: int, archives_below: int) -> Lease:
+    def settle(self, lease: Lease, found: Held) -> Lease:
         """What was found lies in objects below these numbers."""
-        return self._put(msgspec.structs.replace(lease, segments_below=segments_below, archives_below=archives_below))
+        return self._put(msgspec.structs.replace(lease, **msgspec.structs.asdict(found)))
 
     def renew(self, bucket: str, lease_id: str) -> Lease:
         self._forget_expired()
@@ -71,6 +77,22 @@ class LeaseBook:
     def keep(self, lease: Lease) -> Lease:
         """Renew a lease that one holds oneself, late as it may be."""
         return self._put(msgspec.structs.replace(lease, expires_at_ms=self._now_ms() + self._lease_ms))
+
+    @asynccontextmanager
+    async def keeping(self, lease: Lease) -> AsyncIterator[None]:
+        """A lease that one reads under oneself, for as long as that takes. Then it is given back."""
+        keeper = asyncio.create_task(self._keep_on(lease), name="lease")
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            self.drop(lease)
+
+    async def _keep_on(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            with contextlib.suppress(Unavailable):  # the log has it, and there is time for another try
+                self.keep(lease)
 
     def drop(self, lease: Lease) -> None:
         """Give back a lease that may have expired meanwhile. Where the book cannot be written, it ends when its time
@@ -83,6 +105,9 @@ class LeaseBook:
 
     def give_back(self, bucket: str, lease_id: str) -> None:
         self.drop(self._lease(bucket, lease_id))
+
+    def held(self) -> Held:
+        return _held(self._leases.values(), self._now_ms())
 
     @property
     def count(self) -> int:
@@ -123,13 +148,15 @@ class LeaseBook:
         os.replace(temporary, self._path)
 
 
-def held_now(folder: Path, now_ms: int) -> Held:
+def held_now(folder: Path, lease_ms: int) -> Held:
     """The upkeep process' side: what living leases hold."""
-    leases = [lease for lease in _read(folder / FILE) if lease.expires_at_ms > now_ms]
-    return Held(
-        max((lease.segments_below for lease in leases), default=0),
-        max((lease.archives_below for lease in leases), default=0),
-    )
+    return _held(_read(folder / FILE), lease_ms)
+
+
+def _held(leases: Iterable[Lease], lease_ms: int) -> Held:
+    living = [lease for lease in leases if lease.expires_at_ms > lease_ms]
+    fields = Held.__struct_fields__
+    return Held(*(max((getattr(lease, field) for lease in living), default=0) for field in fields))
 
 
 def _read(path: Path) -> list[Lease]:

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Iterator
 
 from ..engine.machine import Machine
+from ..engine.state import Stream
 from ..model.records import BucketRecord, StreamRecord
 from ..storage.catalog import CatalogReader
 
@@ -20,7 +21,7 @@ class Lister:
         self._machine = machine
         self._catalog = catalog
 
-    def page(self, bucket: str, prefix: str, after: str, limit: int, now_ms: int) -> tuple[list[StreamRecord], bool]:
+    def page(self, bucket: str, prefix: str, after: str, limit: int) -> tuple[list[StreamRecord], bool]:
         """Up to `limit` streams whose names start with `prefix`, behind `after`; and whether there are more."""
         base = f"{bucket}/{prefix}"
         first = max(base, _behind(f"{bucket}/{after}")) if after else base
@@ -28,9 +29,9 @@ class Lister:
         for key, record in self._candidates(bucket, first, base, limit + 1):
             stream = self._machine.streams.get(key)
             if stream is not None:
-                if not stream.deleted and self._machine.is_visible(stream, now_ms):
+                if not stream.deleted and self._machine.is_visible(stream):
                     found.append(stream)
-            elif record is not None and (record.lease is None or now_ms < _latest_deadline(record)):
+            elif record is not None and (record.lease is None or self._machine.is_visible(Stream.from_record(record))):
                 found.append(record)
             if len(found) > limit:
                 return found[:limit], True
@@ -77,9 +78,3 @@ class Lister:
 def _behind(key: str) -> str:
     """The smallest string that sorts after a key; no key holds a NUL."""
     return key + "\0"
-
-
-def _latest_deadline(record: StreamRecord) -> int:
-    """A record in the catalog may lag behind renewals that were not journaled yet."""
-    assert record.lease is not None
-    return record.lease.deadline_ms() + (record.lease.thinning_ms() if record.lease.expires_at_ms is None else 0)

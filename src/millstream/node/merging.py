@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from typing import TypeVar
 
+from ..model.errors import CorruptData
 from ..model.records import Extent
 from ..storage.catalog.save import SegmentUse
 from ..storage.segments.block import decode_block, open_block
-from ..storage.segments.segment import SegmentBuilder, segment_name
+from ..storage.segments.segment import SegmentBuilder, damaged, segment_name
 from .checkpoint import Checkpointer
 
 _MERGED_BYTES_MAX = 64 << 20  # of live data that one merge writes; it is held in memory
 _TIER_FACTOR = 4
+_T = TypeVar("_T")
 
 
 class Merger:
@@ -27,10 +30,13 @@ class Merger:
         self._segments_min = segments_min
         self._block_bytes = block_bytes
         self._last_read: dict[int, tuple[int, bytes]] = {}  # segment: place and block
+        self._damaged: set[int] = set()  # segments that stay as they are
 
     def step(self) -> bool:
-        """One merge, if one is due; whether there was one."""
-        chosen = choose(self._catalog.segments(), self._segments_min)
+        """One merge, if one is due; whether there was one. Raises `CorruptData` where a block cannot be read: nothing
+        has changed then, and the next step leaves that segment as it is, with all that is good in it."""
+        healthy = [use for use in self._catalog.segments() if use.segment not in self._damaged]
+        chosen = choose(healthy, self._segments_min)
         if not chosen:
             return False
         extents = self._catalog.extents_of_segments(chosen)
@@ -65,12 +71,21 @@ class Merger:
 
     def _rewrite_run(self, builder: SegmentBuilder, run: list[Extent]) -> None:
         if len(run) == 1:
-            block = self._read(run[0])
             # Opened also because a damaged block must not be passed on as if it were good.
-            if open_block(block, run[0].stream).digest is not None:
+            opened, block = self._open(open_block, run[0])
+            if opened.digest is not None:
                 builder.add_encoded(run[0], block)
                 return
-        builder.add_joined(run[0].stream, [decode_block(self._read(extent), extent.stream) for extent in run])
+        builder.add_joined(run[0].stream, [self._open(decode_block, extent)[0] for extent in run])
+
+    def _open(self, decode: Callable[[bytes, int], _T], extent: Extent) -> tuple[_T, bytes]:
+        try:
+            block = self._read(extent)
+            return decode(block, extent.stream), block
+        except (CorruptData, OSError) as error:
+            self._damaged.add(extent.segment)
+            named = self._catalog.streams_numbered([abs(extent.stream)])
+            raise damaged(extent, next((record.key for record in named), extent.stream), error) from None
 
     def _read(self, extent: Extent) -> bytes:
         """A block; of each segment the last one is kept, as the next stream may share it."""

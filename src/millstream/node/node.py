@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -12,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..engine.machine import Machine, deadline_ms
+from ..engine import leasing
+from ..engine.machine import NOTHING, Machine
 from ..engine.reading import resolve_offset
 from ..engine.state import Stream
-from ..model.commands import Command, Touch
-from ..model.errors import Unavailable
+from ..model.commands import Command, Expire, Touch
+from ..model.errors import NotFound, Unavailable
+from ..model.facts import Touched
 from ..model.names import split_key
 from ..model.positions import format_stream_id
 from ..model.records import BucketRecord, StreamRecord
@@ -27,12 +28,14 @@ from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import StoredPayloads
 from .bulk import Bulk
-from .clock import WallClock
+from .clock import Clock
+from .damage import DamageBook
 from .expiry import Sweeper
 from .feed import Feed
 from .followers import Followers
 from .leases import LeaseBook
 from .listing import Lister
+from .long_reads import LongRead
 from .reader import Reader
 from .recent import RecentFacts
 from .record_reader import RecordReader
@@ -44,14 +47,14 @@ from .staged_parts import Leftovers, find_leftovers
 from .staging_worker import StagingWorker
 from .transactions import TransactionLimits, Transactions
 from .upkeep import Upkeep, UpkeepLimits
-from .vital import vital_task
+from .vital import end_task, failed_work, vital_task
 from .writer import Answer, Batch, Done, Writer, streams_with_followers
 
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.5
 _STAGING_NICENESS = 5
-_UNKNOWN_SIZE = 1 << 30
+_SLOW_COMMIT_MS = 1000  # up to here a restart makes up for it, see `Lease.thinning_ms`
 _UNAPPLIED_FACTOR = 3  # checkpoints' worth of facts that may wait before writes are held back
 
 
@@ -92,7 +95,7 @@ class Recovered:
     lock_fd: int
     journal: LocalJournal
     catalog: CatalogReader
-    clock: WallClock
+    clock: Clock
     machine: Machine
     objects: LocalObjects
     leftovers: Leftovers
@@ -116,13 +119,14 @@ class Node:
         self._lock_fd = recovered.lock_fd
         self.objects_root = self._data_dir.objects.absolute()
         self.objects = recovered.objects
-        self.reader = Reader(self.machine, catalog, self.objects)
+        self.damage = DamageBook()
+        self.reader = Reader(self.machine, catalog, self.objects, self.damage)
         self.sightings = Sightings(self.machine)
-        self.records = RecordReader(catalog, self.objects)
+        self.records = RecordReader(catalog, self.objects, self.damage)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
         for batch in recovered.replayed:
-            self.recent.add(*batch, [fact for _, fact in batch.changes], size=_UNKNOWN_SIZE)
+            self.recent.add(*batch, [NOTHING if subject is None else fact for subject, fact in batch.changes])
         recovered.replayed.clear()
         self.writer = Writer(
             self.machine,
@@ -132,18 +136,19 @@ class Node:
             part_bytes=limits.part_bytes,
             on_committed=self._committed,
         )
-        self.feed = Feed(self.recent, catalog, self.objects, self.writer, self.machine.incarnation)
-        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.now_ms)
-        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.leases)
+        self.feed = Feed(self.recent, catalog, self.objects, self.damage, self.writer, self.machine.incarnation)
+        self.leases = LeaseBook(self._data_dir.root, lease_s=limits.lease_s, now_ms=clock.lease_ms)
+        self.bulk = Bulk(self.feed, self.recent, self._data_dir.catalog, self.objects, self.damage, self.leases)
         self.upkeep = self._make_upkeep()
         self.lister = Lister(self.machine, catalog)
         self.sweeper = Sweeper(self.machine, self.writer, catalog, clock)
         self.transactions = self._make_transactions(recovered.leftovers)
         self.retention = Retention(
-            self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
+            self.machine, self.writer, catalog, self.reader, self.lister, clock, every_s=limits.retention_every_s
         )
         remove_orphans(self.objects, catalog, self.machine)
         self._watch: asyncio.Task[None] | None = None
+        self._vital: list[asyncio.Task[None]] = []
         self.appended_messages = 0
         self.appended_bytes = 0
 
@@ -154,6 +159,7 @@ class Node:
             self.writer,
             self.recent,
             self.objects,
+            self.damage,
             UpkeepLimits(
                 limits.checkpoint_bytes,
                 limits.checkpoint_records,
@@ -187,9 +193,9 @@ class Node:
                 limits.staged_bytes_max,
                 limits.transaction_bytes_max,
                 limits.low_space_bytes,
-                limits.lease_s,
             ),
             leftovers,
+            lambda: self.leases.held().transactions_below,
         )
         transactions.on_committed = self._transaction_committed
         self.upkeep.on_cooled = transactions.cooled
@@ -198,18 +204,13 @@ class Node:
     def start(self) -> None:
         for upload in list(self.machine.uploads):
             self.writer.drop_upload(upload)  # their clients were never answered
-        self.upkeep.start()
-        self.sweeper.start()
-        self.transactions.start()
-        self.retention.start()
         self._watch = vital_task(self._watch_limits(), "limits")
+        parts = (self.upkeep, self.sweeper, self.transactions, self.retention)
+        self._vital = [self._watch, *(part.start() for part in parts)]
 
     async def close(self) -> None:
         """Finish what is in flight, then let go of everything."""
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+        await end_task(self._watch)
         await self.sweeper.stop()
         await self.transactions.close()
         await self.retention.stop()
@@ -232,15 +233,37 @@ class Node:
         if stream is not None and stream.lease is None and not stream.deleted:
             stream.used = self.machine.coarse_s
             return stream  # the common case
-        return self.machine.visible(key, self.clock.now_ms())
+        try:
+            return self.machine.visible(key)
+        except NotFound:
+            self._end_if_over(key)
+            raise
+
+    def _end_if_over(self, key: str) -> None:
+        """Somebody is told that there is no such stream. If its time is up, that must hold from now on: after a restart
+        the deadline may be a little later, and the machine's clock can be set."""
+        stream = self.machine.streams.get(key)
+        if stream is not None and not stream.deleted:
+            self.submit(Expire(key, stream.number), _ignore)
+
+    def present(self, stream: Stream) -> Stream:
+        """A stream that somebody saw before he had to wait. It may have left memory meanwhile and come back: only what
+        is in memory now is ever told of changes."""
+        now = self.visible(stream.key)
+        if now.number != stream.number:
+            raise NotFound("The stream was deleted; another one has its name.")
+        return now
+
+    def long_read(self, stream: Stream, start: int, end: int) -> LongRead:
+        return LongRead(self.reader, self.catalog, self.present, stream, start, end)
 
     def renew(self, stream: Stream) -> None:
         """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""
         lease = stream.lease
-        if lease is None or lease.ttl_s is None or not lease.sliding:
+        if lease is None or lease.ttl_s is None or not lease.sliding or not self.machine.is_visible(stream):
             return
-        now = self.clock.now_ms()
-        stream.seen_ms = max(stream.seen_ms, now)  # after a reload it may lie a little ahead
+        now = self.clock.lease_ms()
+        leasing.renew(stream, now)
         if now - lease.renewed_ms >= lease.thinning_ms():
             self.submit(Touch(stream.key, stream.number), _ignore)
 
@@ -248,7 +271,8 @@ class Node:
         """How long the stream lives yet, rounded up; None for ever."""
         if stream.lease is None:
             return None
-        return max(0, -(-(deadline_ms(stream, stream) - self.clock.now_ms()) // 1000))
+        left_s = max(0, -(-leasing.left_ms(stream, self.clock) // 1000))
+        return left_s if stream.lease.ttl_s is None else min(left_s, stream.lease.ttl_s)  # a restart may give a little
 
     def resolve(self, stream: Stream, offset: int) -> int:
         return resolve_offset(stream, offset)
@@ -262,7 +286,7 @@ class Node:
         return bucket is not None and bucket.settings.caching == "private"
 
     def list_streams(self, bucket: str, prefix: str, after: str, limit: int) -> tuple[list[StreamRecord], bool]:
-        return self.lister.page(bucket, prefix, after, limit, self.clock.now_ms())
+        return self.lister.page(bucket, prefix, after, limit)
 
     def stream_id(self, number: int) -> str:
         return format_stream_id(self.machine.incarnation, number)
@@ -272,15 +296,27 @@ class Node:
         refusal = self.writer.refusal
         return None if refusal is None else refusal.message
 
+    def failed_work(self) -> str | None:
+        """Which work in the background has ended that must not, if any has."""
+        return failed_work(self._vital)
+
     # -- watching ----------------------------------------------------------------------------------------
 
     def _committed(self, batch: Batch) -> None:
         self.upkeep.bytes_since_cut += len(batch.buffer)
-        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told, len(batch.buffer))
-        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+        self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told)
+        if self.machine.held_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
+        if self.clock.lease_ms() - batch.at_ms - batch.shift_ms >= _SLOW_COMMIT_MS:
+            self._renew_again(batch)
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
+
+    def _renew_again(self, batch: Batch) -> None:
+        """TTLs count from the answer, which came long after what the journal says: let it know of the later time."""
+        for subject, fact in batch.changes:
+            if isinstance(subject, Stream) and not isinstance(fact, Touched):  # or it would never come to an end
+                self.renew(subject)
 
     def _transaction_committed(self, size: int) -> None:
         self.upkeep.bytes_since_cut += size
@@ -291,6 +327,7 @@ class Node:
                 self.writer.refuse(self._reason_to_refuse())
             except OSError as error:
                 log.error("The free space of %s cannot be told: %s", self._data_dir.root, error)
+            self.writer.look_at_clock()
             await asyncio.sleep(_WATCH_S)
 
     def _reason_to_refuse(self) -> Unavailable | None:
@@ -301,7 +338,7 @@ class Node:
                 f"{self.limits.low_space_bytes >> 20} MiB. Free some space; they resume by themselves.",
                 code="disk_nearly_full",
             )
-        if self.machine.hot_bytes > self.limits.hot_bytes_max:
+        if self.machine.held_bytes > self.limits.hot_bytes_max:
             return Unavailable("Too much is waiting to be moved to segments. Try again soon.", code="write_pressure")
         if self.upkeep.unapplied > _UNAPPLIED_FACTOR * self.limits.checkpoint_records:
             return Unavailable("Checkpoints lag behind the writes. Try again soon.", code="write_pressure")
@@ -318,22 +355,24 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
     started = time.monotonic()
     files = files or Files()
     data_dir = DataDir(root)
-    clock = WallClock()
+    clock = Clock()
     lock_fd = lock_directory(data_dir)
     try:
         data_dir.prepare(files)
         # Everything is looked at before anything is written: a start that is refused changes nothing.
-        check_agreement(data_dir, scan_journal(data_dir.journal, files))
+        scan = scan_journal(data_dir.journal, files)
+        check_agreement(data_dir, scan)
         journal = LocalJournal(data_dir.journal, files, file_bytes=limits.journal_file_bytes)
-        scan = journal.open(clock.now_ms())
+        journal.open(clock.wall_ms(), scan)
         if scan.torn_bytes:
             log.warning("Cut %d bytes of a torn batch off the journal; nobody was told it happened.", scan.torn_bytes)
-        prepare_catalog(data_dir, files, journal, limits.block_bytes)
+        incarnation = prepare_catalog(data_dir, files, journal, limits.block_bytes)
         catalog = CatalogReader(data_dir.catalog)
         objects = LocalObjects(data_dir.objects, files)
         machine = Machine(
             catalog,
-            incarnation=journal.incarnation,
+            incarnation=incarnation,
+            time=clock,
             ttl_renewal=limits.ttl_renewal,
             producers_max=limits.producers_max,
             apps_max=limits.transaction_apps_max,

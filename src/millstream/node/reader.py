@@ -7,13 +7,22 @@ or in the page cache; only where the disk must be waited for does it go to a thr
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ..engine.machine import Machine
-from ..engine.reading import Cut, cut_hot, cut_messages, is_hot_boundary, resolve_offset, split_messages, take_messages
+from ..engine.reading import (
+    Cut,
+    cut_hot,
+    cut_messages,
+    hot_boundary,
+    hot_piece_end,
+    last_boundary,
+    resolve_offset,
+    split_messages,
+    take_messages,
+)
 from ..engine.state import Stream
 from ..model.errors import CorruptData, NotFound, Unavailable
 from ..model.media import is_json
@@ -21,10 +30,10 @@ from ..model.records import Extent, Snapshot
 from ..storage.catalog import CatalogReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import decode_block, decode_payload
-from ..storage.segments.segment import segment_name
+from ..storage.segments.segment import damaged, segment_name
+from .damage import DamageBook
 
-log = logging.getLogger(__name__)
-
+_T = TypeVar("_T")
 _REPLANS_MAX = 5
 _EXTENTS_MAX = 2048
 _RUN_BYTES_MAX = 4 << 20
@@ -32,10 +41,11 @@ Blob = bytes | memoryview
 
 
 class Reader:
-    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects) -> None:
+    def __init__(self, machine: Machine, catalog: CatalogReader, objects: LocalObjects, damage: DamageBook) -> None:
         self._machine = machine
         self._catalog = catalog
         self._objects = objects
+        self._damage = damage
 
     def read_now(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         """The cut if no disk has to be waited for."""
@@ -49,7 +59,7 @@ class Reader:
     def _read_blocks(self, stream: Stream, start: int, bytes_max: int) -> Cut | None:
         extents = self._extents(stream, start, bytes_max)
         blobs = self._cached(extents)
-        return None if blobs is None else _assemble_or_log(stream, start, bytes_max, extents, blobs)
+        return None if blobs is None else self._assemble(stream, start, bytes_max, extents, blobs)
 
     def _cached(self, extents: Sequence[Extent]) -> list[Blob] | None:
         """The blocks, if no disk has to be waited for."""
@@ -75,7 +85,7 @@ class Reader:
             extents = self._extents(stream, start, bytes_max)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
-                return _assemble_or_log(stream, start, bytes_max, extents, blobs)
+                return self._assemble(stream, start, bytes_max, extents, blobs)
         raise _moving()
 
     async def messages(self, stream: Stream, start: int, bytes_max: int) -> Cut:
@@ -88,22 +98,41 @@ class Reader:
             extents = self._extents(stream, start, bytes_max)
             blobs = self._cached(extents) or await self._fetch_any(stream, extents)
             if blobs is not None:
-                return _assemble_or_log(stream, start, bytes_max, extents, blobs, whole_messages=True)
+                return self._assemble(stream, start, bytes_max, extents, blobs, whole_messages=True)
         raise _moving()
 
     async def is_boundary(self, stream: Stream, offset: int) -> bool:
         """Whether a message ends, or the first one begins, at an offset that is kept."""
+        return await self.boundary(stream, offset) == offset
+
+    async def boundary(self, stream: Stream, offset: int) -> int:
+        """The last place at or before an offset that is kept where a message ends, or the first one begins."""
         if offset in (stream.earliest, stream.tail):
-            return True
+            return offset
         if offset >= stream.hot_from:
-            return is_hot_boundary(stream, offset)
+            return hot_boundary(stream, offset)
+        return last_boundary(*await self.block_at(stream, offset), offset)
+
+    def piece_end(self, stream: Stream, start: int, bytes_max: int, messages_max: int) -> int:
+        """Where to stop for about so much: with a block or an append, as a part of one costs as much as all of it."""
+        if start >= stream.hot_from:
+            return hot_piece_end(stream, start, bytes_max, messages_max)
+        messages, end = 0, start
+        for extent in self._extents(stream, start, bytes_max):
+            messages += extent.messages
+            end = extent.next_offset
+            if messages >= messages_max:
+                break
+        return end
+
+    async def block_at(self, stream: Stream, offset: int) -> tuple[int, Sequence[int]]:
+        """The first offset and the lengths of the messages in the block that holds an offset."""
         for _ in range(_REPLANS_MAX):
             extents = self._catalog.extents(stream.number, offset, offset + 1, 1)
             check_contiguous(stream, offset, offset + 1, extents)
             blobs = await self._fetch_any(stream, extents)
             if blobs is not None:
-                first_offset, lengths, _ = decode_payload(blobs[0], stream.number)
-                return offset in accumulate(lengths, initial=first_offset)
+                return self._decoded(decode_payload, stream, extents[0], blobs[0])[:2]
         raise _moving()
 
     async def small_snapshot(self, stream: Stream, snapshot: Snapshot) -> bytes:
@@ -120,10 +149,12 @@ class Reader:
             blobs = await self._fetch_any(stream, extents)
             if not blobs:
                 continue
-            payload = decode_payload(blobs[0], -stream.number)[2]
+            payload = self._decoded(decode_payload, stream, extents[0], blobs[0])[2]
             if extents[0].first_offset != snapshot.offset or len(payload) != snapshot.size:
                 raise CorruptData(f"Stream {stream.key}: the catalog names a block that is not its snapshot.")
             return bytes(payload)
+        if stream.deleted:
+            raise NotFound("The stream was deleted.")
         raise CorruptData(f"Stream {stream.key}: no segment block holds its snapshot.")
 
     async def _fetch_any(self, stream: Stream, extents: Sequence[Extent]) -> list[Blob] | None:
@@ -133,7 +164,7 @@ class Reader:
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.error("A segment of stream %s cannot be read: %s", stream.key, error)
+            self._damage.note(f"{stream.key}: {error}", f"A segment of stream {stream.key} cannot be read: {error}.")
             raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
 
     async def offset_since(self, stream: Stream, since_ms: int) -> int:
@@ -142,13 +173,14 @@ class Reader:
             extent = self._catalog.extent_since(stream.number, since_ms)
             if extent is None or extent.first_offset >= stream.hot_from:
                 break
-            try:
-                (blob,) = await asyncio.to_thread(self._fetch, [extent])
-            except FileNotFoundError:
+            blobs = await self._fetch_any(stream, [extent])
+            if blobs is None:
                 continue  # merged away since the catalog was asked
-            block = decode_block(blob, stream.number)
+            block = self._decoded(decode_block, stream, extent, blobs[0])
             index = bisect_left(block.times_ms, since_ms)
             return max(block.first_offset + sum(block.lengths[:index]), stream.earliest)
+        else:
+            raise _moving()
         for record in stream.hot or ():
             if record.at_ms >= since_ms:
                 return record.offset
@@ -164,6 +196,27 @@ class Reader:
 
     def _fetch(self, extents: Sequence[Extent]) -> list[Blob]:
         return [self._objects.get_range(segment_name(e.segment), e.at, e.size) for e in extents]
+
+    def _assemble(
+        self,
+        stream: Stream,
+        start: int,
+        bytes_max: int,
+        extents: Sequence[Extent],
+        blobs: Sequence[Blob],
+        *,
+        whole_messages: bool = False,
+    ) -> Cut:
+        try:
+            return assemble(stream, start, bytes_max, extents, blobs, whole_messages or is_json(stream.content_type))
+        except CorruptData as error:
+            raise self._damage.found(error) from None
+
+    def _decoded(self, decode: Callable[[Blob, int], _T], stream: Stream, extent: Extent, blob: Blob) -> _T:
+        try:
+            return decode(blob, extent.stream)
+        except CorruptData as error:
+            raise self._damage.found(damaged(extent, stream.key, error)) from None
 
     def _with_hot(self, stream: Stream, cold: Cut, bytes_max: int) -> Cut:
         room = bytes_max - (cold.end - cold.start)
@@ -209,22 +262,6 @@ def _moving() -> Unavailable:
     return Unavailable("The read could not be served: its segments kept moving. Try again.")
 
 
-def _assemble_or_log(
-    stream: Stream,
-    start: int,
-    bytes_max: int,
-    extents: Sequence[Extent],
-    blobs: Sequence[Blob],
-    *,
-    whole_messages: bool = False,
-) -> Cut:
-    try:
-        return assemble(stream, start, bytes_max, extents, blobs, whole_messages or is_json(stream.content_type))
-    except CorruptData as error:
-        log.error("%s It is not served. Run 'millstream doctor'.", error.message)
-        raise
-
-
 def assemble(
     stream: Stream, start: int, bytes_max: int, extents: Sequence[Extent], blobs: Sequence[Blob], whole_messages: bool
 ) -> Cut:
@@ -232,7 +269,10 @@ def assemble(
     pieces: list[bytes] = []
     end = start
     for extent, blob in zip(extents, blobs, strict=True):
-        first_offset, lengths, payload = decode_payload(blob, extent.stream)
+        try:
+            first_offset, lengths, payload = decode_payload(blob, extent.stream)
+        except CorruptData as error:
+            raise damaged(extent, stream.key, error) from None
         if first_offset != extent.first_offset or first_offset + len(payload) != extent.next_offset:
             raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
         skip = end - first_offset

@@ -23,8 +23,6 @@ from .archiving import loses
 from .followers import Followers
 
 _SLICE = 5_000  # facts sorted per loop turn
-_STRIP_ABOVE = 64 << 10  # batches above this may carry parts, which are in memory elsewhere
-_NOTHING = facts.PartsDropped(0)
 
 
 class RecentChange(NamedTuple):
@@ -75,12 +73,10 @@ class RecentFacts:
 
     # -- what comes in -----------------------------------------------------------------------------------
 
-    def add(self, first_sequence: int, at_ms: int, changes: Sequence[Change], told: list[Told], size: int) -> None:
-        """A committed batch of so many bytes, and what publishing has told of it."""
+    def add(self, first_sequence: int, at_ms: int, changes: Sequence[Change], told: list[Told]) -> None:
+        """A committed batch, and what publishing has told of it."""
         # Not the changes themselves: with a tuple for each, some hundred thousand facts take an eighth more.
         subjects = [subject for subject, _ in changes]
-        if size >= _STRIP_ABOVE:
-            told = [_NOTHING if subject is None else fact for subject, fact in zip(subjects, told, strict=True)]
         self._raw.append(_Batch(first_sequence, at_ms, subjects, told))
         if self.followers.count:
             touched: set[BucketTail] = set()

@@ -7,7 +7,6 @@ disk must be waited for does it go to a thread. Hot code: measured by `bench/s3p
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from itertools import accumulate
@@ -20,9 +19,8 @@ from ..model.records import Extent
 from ..storage.catalog import CatalogReader
 from ..storage.objects import LocalObjects
 from ..storage.segments.block import Block, decode_block
-from ..storage.segments.segment import segment_name
-
-log = logging.getLogger(__name__)
+from ..storage.segments.segment import damaged, segment_name
+from .damage import DamageBook
 
 _REPLANS_MAX = 5
 _BLOCKS_MAX = 16  # decoded and kept: who reads in small steps asks for the same block again
@@ -52,9 +50,10 @@ class OpenBlock:
 
 
 class RecordReader:
-    def __init__(self, catalog: CatalogReader, objects: LocalObjects) -> None:
+    def __init__(self, catalog: CatalogReader, objects: LocalObjects, damage: DamageBook) -> None:
         self._catalog = catalog
         self._objects = objects
+        self._damage = damage
         # Segments never change and numbers are never used again, so neither of these is ever wrong.
         self._blocks: OrderedDict[tuple[int, int, int], OpenBlock] = OrderedDict()  # (stream, segment, place)
         self._places: OrderedDict[tuple[int, int, int], int] = OrderedDict()  # (stream, id) -> the place behind it
@@ -171,7 +170,7 @@ class RecordReader:
         except OSError:  # merged away since the catalog was asked, or worse; the slow road finds out
             return None
         # Copied: the buffer is lent, and the block is kept.
-        return None if blob is None else self._keep(extent, _decoded(stream, extent, bytes(blob)))
+        return None if blob is None else self._keep(extent, self._decoded(stream, extent, bytes(blob)))
 
     async def _open(self, stream: Stream, extent: Extent) -> OpenBlock:
         known = self._known(extent)
@@ -183,9 +182,18 @@ class RecordReader:
         except FileNotFoundError:
             raise
         except OSError as error:
-            log.error("A segment of stream %s cannot be read: %s", stream.key, error)
+            self._damage.note(f"{stream.key}: {error}", f"A segment of stream {stream.key} cannot be read: {error}.")
             raise Unavailable("The data cannot be read from disk now; the server's log has more.") from None
-        return self._keep(extent, _decoded(stream, extent, blob))
+        return self._keep(extent, self._decoded(stream, extent, blob))
+
+    def _decoded(self, stream: Stream, extent: Extent, blob: bytes) -> OpenBlock:
+        try:
+            block = decode_block(blob, extent.stream)
+            if block.first_offset != extent.first_offset or block.next_offset != extent.next_offset:
+                raise CorruptData("It holds other offsets than the catalog says.")
+        except CorruptData as error:
+            raise self._damage.found(damaged(extent, stream.key, error)) from None
+        return OpenBlock(block)
 
     def _known(self, extent: Extent) -> OpenBlock | None:
         key = (extent.stream, extent.segment, extent.at)
@@ -200,17 +208,6 @@ class RecordReader:
             if len(self._blocks) > _BLOCKS_MAX:
                 self._blocks.popitem(last=False)
         return block
-
-
-def _decoded(stream: Stream, extent: Extent, blob: bytes) -> OpenBlock:
-    try:
-        block = decode_block(blob, extent.stream)
-        if block.first_offset != extent.first_offset or block.next_offset != extent.next_offset:
-            raise CorruptData(f"Stream {stream.key}: a block holds other offsets than the catalog says.")
-    except CorruptData as error:
-        log.error("%s It is not served. Run 'millstream doctor'.", error.message)
-        raise
-    return OpenBlock(block)
 
 
 def _has_room(records: Records, start: int, count_max: int, bytes_max: int) -> bool:

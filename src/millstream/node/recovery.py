@@ -13,16 +13,19 @@ from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.journal import JournalScan, LocalJournal
 from .checkpoint import Checkpointer
-from .clock import WallClock
+from .clock import Clock
 
 
-def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> None:
-    """Make the catalog if there is none, and note whose it is."""
+def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> int:
+    """Make the catalog if there is none, and note whose it is; the incarnation that clients see."""
     checkpointer = Checkpointer(data_dir, files, block_bytes=block_bytes)
-    if checkpointer.catalog.state("incarnation", 0) == 0:
+    incarnation = checkpointer.catalog.state("incarnation", 0)
+    if incarnation == 0:
+        incarnation = journal.incarnation
         with checkpointer.catalog.transaction():
-            checkpointer.catalog.set_state("incarnation", journal.incarnation)
+            checkpointer.catalog.set_state("incarnation", incarnation)
     checkpointer.close()
+    return incarnation
 
 
 def check_agreement(data_dir: DataDir, scan: JournalScan) -> None:
@@ -54,7 +57,8 @@ def _catalog_position(data_dir: DataDir) -> tuple[int, int, int]:
         if not catalog.has_tables():
             return 0, 0, 1  # a crash inside the very first start
         applied = catalog.state("applied") or 0
-        return catalog.state("incarnation") or 0, applied, catalog.state("replay_from") or applied + 1
+        incarnation = catalog.state("journal_incarnation") or catalog.state("incarnation") or 0
+        return incarnation, applied, catalog.state("replay_from") or applied + 1
     finally:
         catalog.close()
 
@@ -67,16 +71,15 @@ class Replayed(NamedTuple):
     changes: list[Change]
 
 
-def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: WallClock) -> list[Replayed]:
+def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: Clock) -> list[Replayed]:
     """Apply what the catalog does not have."""
     applied = catalog.state("applied") or 0
     replay_from = catalog.state("replay_from") or applied + 1
     known: dict[int, Stream] = {}
     machine.next_sequence = applied + 1
-    clock.not_before(catalog.state("at_ms") or 0)
+    machine.timeline = catalog.timeline()
     replayed: list[Replayed] = []
     for batch in journal.batches(replay_from - 1):
-        clock.not_before(batch.at_ms)
         sequence = batch.first_sequence
         changes: list[Change] = []
         for fact in batch.facts:
@@ -87,8 +90,10 @@ def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, cloc
             elif isinstance(fact, facts.PartStored | facts.PartsDropped):
                 machine.apply_upload(fact, sequence)
             elif isinstance(fact, facts.Appended) and fact.upload is not None:
-                machine.uploads.pop(fact.upload, None)
+                machine.drop_upload(fact.upload)
             sequence += 1
         if changes:
             replayed.append(Replayed(sequence - len(changes), batch.at_ms, changes))
+    machine.shift_ms = machine.timeline.shift_ms
+    clock.go_on(machine.timeline)
     return replayed

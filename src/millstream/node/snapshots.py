@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import AsyncGenerator
 
@@ -18,6 +19,7 @@ from .reader import Reader
 log = logging.getLogger(__name__)
 
 FOLDER = "snapshots"
+_NAME = re.compile(FOLDER + "/[0-9a-f]{32}")  # what is called otherwise is not ours
 _PIECE = 256 << 10
 _MESSAGES_BYTES = 1 << 20
 
@@ -31,7 +33,7 @@ def remove_orphans(objects: LocalObjects, catalog: CatalogReader, machine: Machi
     objects.prepare(FOLDER)
     known = catalog.snapshot_objects()
     known.update(s.snapshot.object for s in machine.streams.values() if s.snapshot and s.snapshot.object)
-    orphans = [name for name, _ in objects.list(FOLDER) if name not in known]
+    orphans = [name for name, _ in objects.list(FOLDER) if name not in known and _NAME.fullmatch(name)]
     for name in orphans:
         objects.delete(name)
     return len(orphans)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import msgspec
 
@@ -12,13 +11,17 @@ from ..model.errors import CorruptData
 from ..storage.objects import LocalObjects
 from ..storage.transactions import objects as transaction_objects
 from ..storage.transactions import parts as staged_objects
-from ..storage.transactions.parts import PartHead, part_name, part_number, read_head
+from ..storage.transactions.parts import PartHead, part_name, read_head
 
 log = logging.getLogger(__name__)
 
 BODIES = "bodies"  # what clients have sent, until it is a part
 PARTS_MAX = 100_000  # of one transaction
 ALL_PARTS_MAX = 500_000
+
+
+def body_name(number: int) -> str:
+    return f"{BODIES}/{number:020d}"
 
 
 class StagedPart(msgspec.Struct, frozen=True, gc=False):
@@ -37,11 +40,11 @@ App = tuple[str, str]
 class StagedParts:
     def __init__(self) -> None:
         self._apps: dict[App, dict[int, dict[str, StagedPart]]] = {}
-        self._by_age: dict[int, StagedPart] = {}  # by number, the oldest first
+        self._by_number: dict[int, StagedPart] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._by_age)
+        return len(self._by_number)
 
     def version(self, app: App, version: int) -> dict[str, StagedPart]:
         return self._apps.get(app, {}).get(version, {})
@@ -56,7 +59,7 @@ class StagedParts:
         former = parts.get(head.part)
         if former is not None:
             self._forget(former)
-        parts[head.part] = self._by_age[part.number] = part
+        parts[head.part] = self._by_number[part.number] = part
         self.bytes += head.bytes
         return former
 
@@ -81,11 +84,11 @@ class StagedParts:
             self.drop_version(app, part.head.version)
         self._forget(part)
 
-    def oldest(self) -> Iterator[StagedPart]:
-        return iter(self._by_age.values())
+    def all(self) -> list[StagedPart]:
+        return list(self._by_number.values())
 
     def _forget(self, part: StagedPart) -> None:
-        if self._by_age.pop(part.number, None) is not None:
+        if self._by_number.pop(part.number, None) is not None:
             self.bytes -= part.head.bytes
 
 
@@ -100,8 +103,8 @@ def find_leftovers(objects: LocalObjects, machine: Machine) -> Leftovers:
     """Raises `CorruptData` when the object of a transaction is missing that the segments do not have yet."""
     for folder in (BODIES, staged_objects.FOLDER, transaction_objects.FOLDER):
         objects.prepare(folder)
-    objects.remove(name for name, _ in objects.list(BODIES))
-    present = {transaction_objects.object_number(name) for name, _ in objects.list(transaction_objects.FOLDER)}
+    objects.remove([body_name(number) for number in objects.numbers(BODIES, body_name)])
+    present = objects.numbers(transaction_objects.FOLDER, transaction_objects.object_name)
     for number in machine.objects:
         if number not in present:
             raise CorruptData(
@@ -109,7 +112,7 @@ def find_leftovers(objects: LocalObjects, machine: Machine) -> Leftovers:
                 f"{transaction_objects.object_name(number)} is missing. Restore it; nothing was changed."
             )
     parts = []
-    for number in sorted(part_number(name) for name, _ in objects.list(staged_objects.FOLDER)):
+    for number in sorted(objects.numbers(staged_objects.FOLDER, part_name)):
         try:
             parts.append(StagedPart(number, read_head(objects, number)[0]))
         except CorruptData as error:

@@ -6,18 +6,23 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Coroutine
 from pathlib import Path
 
 import msgspec
 
 from ..model.errors import BadRequest, TransactionRefused, Unavailable
-from .helper_process import read_line, start_helper
+from .helper_process import Signs, read_line, start_helper
 from .staging_process import Job, JobReport, StagingAssignment
 
 log = logging.getLogger(__name__)
 
 _WAITING_MAX = 256
 _END_S = 10
+# A process that has done nothing for this long hangs. A sync of gigabytes takes longer, and no processor.
+_STALL_S = 15.0
+_STALLS_ON_DISK = 20
+_WAITS_FOR_DISK = "D"
 # Runs come and go: freed ones should leave the process, not stay as holes in its heap. (Measured: 78 MB instead of 91.)
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144"}
 
@@ -55,10 +60,7 @@ class StagingWorker:
     async def _ask(self, job: Job) -> JobReport:
         try:
             process = await self._ensure_process()
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            await process.stdin.drain()
-            line = await read_line(process)
+            line = await self._while_it_works(process, _answer(process, job))
         except (OSError, RuntimeError, ValueError) as error:
             # RuntimeError is uvloop's word for a pipe that is closed, ValueError asyncio's for a line above the limit.
             line = None
@@ -70,6 +72,25 @@ class StagingWorker:
             await self._end()
             return JobReport(failure="the process has ended")
         return msgspec.json.decode(line, type=JobReport)
+
+    async def _while_it_works(
+        self, process: asyncio.subprocess.Process, answer: Coroutine[None, None, bytes | None]
+    ) -> bytes | None:
+        """Wait for an answer for as long as it takes, unless the process hangs: then it is ended, and there is none."""
+        asked = asyncio.ensure_future(answer)
+        try:
+            idle, before = 0, Signs.of(process)
+            while not (await asyncio.wait([asked], timeout=_STALL_S))[0]:
+                now = Signs.of(process)
+                idle = idle + 1 if now == before else 0
+                before = now
+                if idle >= (_STALLS_ON_DISK if now.state == _WAITS_FOR_DISK else 1):
+                    log.error("The staging process hangs (state %s) and is ended.", now.state)
+                    process.kill()
+                    return None
+            return asked.result()
+        finally:
+            asked.cancel()
 
     async def _ensure_process(self) -> asyncio.subprocess.Process:
         if self._closed:
@@ -105,3 +126,10 @@ class StagingWorker:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def _answer(process: asyncio.subprocess.Process, job: Job) -> bytes | None:
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(job) + b"\n")
+    await process.stdin.drain()
+    return await read_line(process)

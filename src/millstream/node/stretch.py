@@ -7,6 +7,7 @@ whatever is done for each of them is most of what a checkpoint costs: measured b
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from sys import intern
@@ -31,6 +32,9 @@ from .archiving import loses
 _FETCHED_BYTES_MAX = 16 << 20  # of one stream's payload out of transactions' objects
 
 
+Shift = tuple[int, int]  # from which commit time on, and how far it is to leases' time
+
+
 class StoredAppend(NamedTuple):
     """An append whose payload lies in a transaction's object. It stays there until a segment needs it."""
 
@@ -42,8 +46,8 @@ class StoredAppend(NamedTuple):
 class StreamPart:
     """What a stretch has of a stream: its record, and its new messages.
 
-    The record does not know of plain appends before `settle`: with many streams it is far away in memory, and the last
-    append tells all.
+    The record does not know of plain appends before it is `settled`: with many streams it is far away in memory, and
+    the last append tells all.
     """
 
     __slots__ = ("archive", "bucket", "first_offset", "is_stored", "messages", "name", "record", "tail")
@@ -68,14 +72,6 @@ class StreamPart:
     def end(self) -> None:
         """Let go of what the stretch had."""
         del self.archive, self.messages
-
-    def settle(self) -> StreamRecord:
-        """The record as it is by now."""
-        record = self.record
-        if record.tail != self.tail:
-            _, at_ms, id_ms, id_seq, _ = self.messages[-1]  # type: ignore[misc]  # that of the last plain append
-            apply_messages(record, self.tail, at_ms, id_ms, id_seq)
-        return record
 
     def runs(self, store: ObjectStore) -> Iterator[tuple[int, list[Message]]]:
         """Messages that follow each other, and the first one's offset; those in objects are fetched a few at a time."""
@@ -116,7 +112,8 @@ class Stretch:
         self._applied = applied
         self._known = known
         self.last_sequence = applied
-        self.last_ms = 0
+        self.timeline = catalog.timeline()
+        self._shifts: list[Shift] = [(0, self.timeline.shift_ms)]
         self.payload_bytes = 0
         self.parts: dict[int, StreamPart] = {}  # of streams to which something happened
         self.created: dict[int, StreamRecord] = {}
@@ -149,18 +146,32 @@ class Stretch:
                 self._take_append(part, fact, sequence, at_ms)
         self.payload_bytes += size
         if batch.last_sequence > self._applied:
-            self.last_sequence, self.last_ms = batch.last_sequence, at_ms
+            self.last_sequence, self.timeline.at_ms = batch.last_sequence, at_ms
+
+    def settled(self, part: StreamPart) -> StreamRecord:
+        """The record of a stream as it is by now."""
+        record = part.record
+        if record.tail != part.tail:
+            _, at_ms, id_ms, id_seq, _ = part.messages[-1]  # type: ignore[misc]  # that of the last plain append
+            shift_ms = 0 if record.lease is None else self._shift_at(at_ms)
+            apply_messages(record, part.tail, at_ms, shift_ms, id_ms, id_seq)
+        return record
+
+    def _shift_at(self, at_ms: int) -> int:
+        return self._shifts[bisect_right(self._shifts, at_ms, key=_from_ms) - 1][1]
 
     def records(self) -> dict[int, StreamRecord]:
         """The streams to which more happened than plain appends, as they are after the stretch."""
         parts, created = self.parts, self.created
         changed = self.changed.union(created)
-        return {number: parts[number].settle() if number in parts else created[number] for number in sorted(changed)}
+        return {
+            number: self.settled(parts[number]) if number in parts else created[number] for number in sorted(changed)
+        }
 
     def losses(self) -> Iterator[Loss]:
         """Which streams have lost messages, and what they have kept."""
         for sequence, number in self._losing:
-            record = self.parts[number].settle()
+            record = self.settled(self.parts[number])
             kept = None if record.deleted else record.earliest
             yield Loss(number, split_key(record.key)[0], sequence, kept)
 
@@ -211,7 +222,7 @@ class Stretch:
     def _take_append(self, part: StreamPart, fact: facts.Appended, sequence: int, at_ms: int) -> None:
         if fact.upload is not None:
             fact = replace(fact, payload=b"".join(self._uploads.pop(fact.upload)), upload=None)
-        apply_appended(part.settle(), fact, at_ms)
+        apply_appended(self.settled(part), fact, at_ms, self.timeline.shift_ms)
         part.tail = part.record.tail
         self.payload_bytes += len(fact.payload)
         if fact.stored is not None:
@@ -231,22 +242,27 @@ class Stretch:
             self._take_upload(fact, sequence)
         elif isinstance(fact, facts.StreamCreated):
             self._take_created(fact, sequence, at_ms)
+        elif isinstance(fact, facts.ClockRead):
+            self.timeline.take(fact, at_ms)
+            self._shifts.append((at_ms, self.timeline.shift_ms))
         elif isinstance(fact, facts.BucketFact):
-            apply_to_bucket(self._bucket(fact.bucket, at_ms), fact, at_ms)
+            apply_to_bucket(self._bucket(fact.bucket, at_ms), fact, sequence, at_ms)
             self._archive.bucket(fact.bucket).add(None, (sequence, at_ms, 0, fact))
         else:
             self._take_about_stream(fact, sequence, batch)
 
     def _take_created(self, fact: facts.StreamCreated, sequence: int, at_ms: int) -> None:
         bucket, name = split_key(fact.key)
-        self.created[sequence] = born(fact, sequence, at_ms)
-        apply_to_bucket(self._bucket(bucket, at_ms), fact, at_ms)
+        self.created[sequence] = born(fact, sequence, at_ms, self.timeline.shift_ms)
+        apply_to_bucket(self._bucket(bucket, at_ms), fact, sequence, at_ms)
         self._archive.bucket(bucket).add(ChunkStream(sequence, name, fact.content_type), (sequence, at_ms, 0, fact))
 
     def _take_about_stream(self, fact: facts.StreamFact, sequence: int, batch: Batch) -> None:
         number, at_ms = fact.stream, batch.at_ms
         part = self.parts.get(number) or self._meet(number, batch)
-        apply_to_stream(part.settle(), fact, at_ms)
+        apply_to_stream(self.settled(part), fact, at_ms, self.timeline.shift_ms)
+        if isinstance(fact, facts.ContentTypeTaken):
+            part.name = part.name._replace(content_type=part.record.content_type)
         part.archive.add(part.name, (sequence, at_ms, part.tail, fact))
         self.changed.add(number)
         if loses(fact):
@@ -256,10 +272,10 @@ class Stretch:
             self.published[number].append((fact, sequence, at_ms))
         elif isinstance(fact, facts.Trimmed):
             self.trimmed.add(number)
-        elif isinstance(fact, facts.Closed):
+        elif isinstance(fact, facts.Closed) and not fact.is_repeated:
             self._note_producer(number, fact.producer)
         elif isinstance(fact, facts.StreamDeleted | facts.StreamExpired):
-            apply_to_bucket(self._bucket(part.bucket, at_ms), fact, at_ms)
+            apply_to_bucket(self._bucket(part.bucket, at_ms), fact, sequence, at_ms)
 
     def _note_producer(self, number: int, producer: Producer | None) -> None:
         if producer is not None:
@@ -272,3 +288,7 @@ class Stretch:
             self._uploads.setdefault(fact.upload or sequence, []).append(fact.payload)
         elif isinstance(fact, facts.PartsDropped | facts.Appended) and fact.upload is not None:
             self._uploads.pop(fact.upload, None)
+
+
+def _from_ms(shift: Shift) -> int:
+    return shift[0]

@@ -10,7 +10,6 @@ behind is an object that no fact names. See docs/decisions/0010.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
@@ -22,6 +21,7 @@ from ..engine.transactions import REASONS_MAX, is_duplicate
 from ..model.commands import Addition, Command, CommitTransaction, ForgetTransactions
 from ..model.errors import (
     MillstreamError,
+    NotFound,
     OutcomeUnknown,
     Reason,
     TooLarge,
@@ -35,11 +35,11 @@ from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import decode_additions, object_name, read_additions
 from ..storage.transactions.parts import PartHead, part_name
 from .clearing import clear_away
-from .clock import WallClock
+from .clock import Clock
 from .staged_parts import ALL_PARTS_MAX, PARTS_MAX, App, Leftovers, StagedPart, StagedParts
 from .staging_process import MergeJob, StageJob
 from .staging_worker import StagingWorker
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Answer, Writer
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 MESSAGES_MAX = 2_000_000
 STREAMS_MAX = 100_000
 _SWEEP_S = 5.0
-_SWEEP_PARTS = 1000  # that expire in one step
+_SWEEP_PARTS = 1000  # looked at in one turn of the loop
 
 
 class TransactionLimits(msgspec.Struct, frozen=True):
@@ -55,7 +55,6 @@ class TransactionLimits(msgspec.Struct, frozen=True):
     staged_bytes_max: int
     transaction_bytes_max: int
     low_space_bytes: int = 0
-    objects_kept_s: float = 0.0  # also when the segments have what is in them: a read may have begun before
 
 
 class PartName(msgspec.Struct, frozen=True):
@@ -76,11 +75,12 @@ class Transactions:
         machine: Machine,
         writer: Writer,
         objects: LocalObjects,
-        clock: WallClock,
+        clock: Clock,
         stager: StagingWorker,
         merger: StagingWorker,
         limits: TransactionLimits,
         leftovers: Leftovers,
+        held: Callable[[], int] = lambda: 0,
     ) -> None:
         self._machine = machine
         self._writer = writer
@@ -89,6 +89,7 @@ class Transactions:
         self._stager = stager
         self._merger = merger  # of its own: a commit does not wait for gigabytes that somebody stages
         self._limits = limits
+        self._held = held  # leases hold the objects below this number
         self.parts = StagedParts()
         self.stored = set(leftovers.objects)  # the transactions' objects that are there
         self._preparing: set[int] = set()  # those among them that no fact names yet
@@ -111,14 +112,12 @@ class Transactions:
 
     # -- its life ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._sweeper = vital_task(self._sweep_forever(), "transactions")
+        return self._sweeper
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+        await end_task(self._sweeper)
         await self._stager.close()
         await self._merger.close()
 
@@ -162,8 +161,10 @@ class Transactions:
         self, bucket: str, app: str, version: int, part: str, body: str, is_arrow: bool
     ) -> StagedPart | None:
         """Make a part of a body that lies in the object store; None when its version is committed meanwhile."""
-        created_ms = self._machine.visible_bucket(bucket).created_ms
-        head = PartHead(bucket, created_ms, app, version, part, self._clock.now_ms())
+        record = self._machine.visible_bucket(bucket)
+        head = PartHead(
+            bucket, record.created_ms, app, version, part, self._clock.lease_ms(), bucket_number=record.number
+        )
         number = self._next_number()
         self.check_room(await asyncio.to_thread(self._objects.size, body))
         report = await self._stager.run(StageJob(body, is_arrow, number, head))
@@ -171,7 +172,9 @@ class Transactions:
         staged = StagedPart(number, report.head)
         try:
             async with self._lock((bucket, app)):  # a commit that is running knows which parts it has
-                wanted = self.admit(bucket, app, version, part) and not self._is_outdated(staged.head)
+                wanted = self.admit(bucket, app, version, part)
+                if wanted and self._is_outdated(staged.head):
+                    raise _bucket_was_deleted()
                 former = self.parts.add(staged) if wanted else staged
         except MillstreamError:
             await clear_away(self._objects, [part_name(number)])
@@ -214,12 +217,14 @@ class Transactions:
                 assert known is not None
                 return Committed(known, True)
             parts = self._listed((bucket, app), version, listed)
+            number = self._machine.visible_bucket(bucket).number
             if not any(part.head.messages for part in parts):
-                outcome = await self._submit(CommitTransaction(bucket, app, version, []))
+                outcome = await self._submit(CommitTransaction(bucket, app, version, [], number=number))
             else:
-                outcome = await self._commit_parts(bucket, app, version, parts, create, content_type)
+                outcome = await self._commit_parts(bucket, number, app, version, parts, create, content_type)
             done = self.application(bucket, app)
-            assert done is not None
+            if done is None:
+                raise _bucket_was_deleted()
             self.commits += 1
             versions = [each for each in self.parts.versions((bucket, app)) if each <= version]
             await self._drop_versions((bucket, app), versions)
@@ -253,7 +258,14 @@ class Transactions:
         self.check_room(size)
 
     async def _commit_parts(
-        self, bucket: str, app: str, version: int, parts: list[StagedPart], create: bool, content_type: str | None
+        self,
+        bucket: str,
+        bucket_number: int,
+        app: str,
+        version: int,
+        parts: list[StagedPart],
+        create: bool,
+        content_type: str | None,
     ) -> Outcome:
         number = self._next_number()
         self._preparing.add(number)
@@ -266,7 +278,7 @@ class Transactions:
             additions = await self._additions(bucket, number)
             figures = (merged.messages, merged.bytes, number)
             outcome = await self._submit(
-                CommitTransaction(bucket, app, version, additions, *figures, create, content_type)
+                CommitTransaction(bucket, app, version, additions, *figures, create, content_type, bucket_number)
             )
             self.on_committed(merged.bytes)
             return outcome
@@ -321,25 +333,29 @@ class Transactions:
 
     async def sweep(self) -> None:
         """Drop the parts whose time is up, and the objects that nothing needs."""
-        expired: list[StagedPart] = []
-        for part in self.parts.oldest():
-            if len(expired) == _SWEEP_PARTS or not self._is_outdated(part.head):
-                break
-            expired.append(part)
-        for part in expired:
-            async with self._lock((part.head.bucket, part.head.app)):
-                self.parts.drop(part)
-        await clear_away(self._objects, [part_name(part.number) for part in expired])
-        kept_from = self._clock.now_ms() - self._limits.objects_kept_s * 1000
-        for number in self.stored - self._machine.objects.keys() - self._preparing:
-            if number <= kept_from:  # a number is about the time at which it was given
+        parts = self.parts.all()
+        for start in range(0, len(parts), _SWEEP_PARTS):
+            expired = [part for part in parts[start : start + _SWEEP_PARTS] if self._is_outdated(part.head)]
+            for part in expired:
+                async with self._lock((part.head.bucket, part.head.app)):
+                    self.parts.drop(part)
+            await clear_away(self._objects, [part_name(part.number) for part in expired])
+            await asyncio.sleep(0)
+        garbage = self.stored - self._machine.objects.keys() - self._preparing
+        if garbage:
+            held_below = self._held()  # asked for after the garbage is known, see `leases`
+            for number in [number for number in garbage if number >= held_below]:
                 await self._remove_object(number)
 
     def _is_outdated(self, head: PartHead) -> bool:
-        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.now_ms():
+        if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.lease_ms():
             return True
         bucket = self._machine.find_bucket(head.bucket)
-        if bucket is None or bucket.deleted or bucket.created_ms != head.bucket_ms:
+        if (
+            bucket is None
+            or bucket.deleted
+            or (bucket.created_ms, bucket.number) != (head.bucket_ms, head.bucket_number)
+        ):
             return True
         known = (bucket.apps or {}).get(head.app)
         return known is not None and head.version <= known.version
@@ -357,7 +373,7 @@ class Transactions:
 
     def _next_number(self) -> int:
         """A number that no part and no object has had. It tells about when it was given."""
-        self._last_number = max(self._last_number + 1, self._clock.now_ms())
+        self._last_number = max(self._last_number + 1, self._clock.lease_ms())
         return self._last_number
 
     def _lock(self, app: App) -> asyncio.Lock:
@@ -366,6 +382,12 @@ class Transactions:
         if lock is None:
             lock = self._locks[app] = asyncio.Lock()
         return lock
+
+
+def _bucket_was_deleted() -> NotFound:
+    return NotFound(
+        "The bucket was deleted meanwhile. Stage the parts again if there is another.", code="bucket_not_found"
+    )
 
 
 def _too_large(what: str) -> TooLarge:

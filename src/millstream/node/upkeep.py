@@ -17,10 +17,11 @@ from ..storage.objects import LocalObjects
 from ..storage.segments.segment import segment_name
 from . import memory
 from .clock import Clock
+from .damage import DamageBook
 from .helper_process import read_line, start_helper
 from .recent import RecentFacts
 from .upkeep_process import Assignment, Report, Request
-from .vital import vital_task
+from .vital import end_task, vital_task
 from .writer import Writer
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Upkeep:
         writer: Writer,
         recent: RecentFacts,
         objects: LocalObjects,
+        damage: DamageBook,
         limits: UpkeepLimits,
         *,
         data_dir: Path,
@@ -63,6 +65,7 @@ class Upkeep:
         self._writer = writer
         self._recent = recent
         self._objects = objects
+        self._damage = damage
         self._limits = limits
         self._data_dir = data_dir
         self._lock_fd = lock_fd
@@ -84,15 +87,13 @@ class Upkeep:
         self.merges = 0
         self.failures = 0
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         self._task = vital_task(self._run(), "upkeep")
+        return self._task
 
     async def stop(self) -> None:
         """Let the helper finish what it does and end; what it did not get to is in the journal."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
         await self._end_process()
 
     @property
@@ -141,7 +142,7 @@ class Upkeep:
         return (
             records >= limits.checkpoint_records
             or self.bytes_since_cut >= limits.checkpoint_bytes
-            or self._machine.hot_bytes >= limits.hot_bytes_max // 2
+            or self._machine.held_bytes >= limits.hot_bytes_max // 2
             or self._now_s() - self._oldest_change_s >= limits.checkpoint_age_s
         )
 
@@ -167,13 +168,13 @@ class Upkeep:
         went."""
         self._next_eviction_s = self._now_s() + _EVICT_EVERY_S
         self._evicted_at = self.applied
-        now, now_ms = self._machine.coarse_s, self._clock.now_ms()
+        now = self._machine.coarse_s
         streams = list(self._machine.streams.values())
         excess = before = len(streams) - self._limits.hot_streams_max
         for start in range(0, len(streams), _SLICE):
             for stream in streams[start : start + _SLICE]:
                 used_before = now + 1 if excess > 0 else now - _IDLE_S
-                excess -= self._machine.evict_idle(stream, self.applied, used_before, now_ms)
+                excess -= self._machine.evict_idle(stream, self.applied, used_before)
             await asyncio.sleep(0)
         return before - excess
 
@@ -216,6 +217,7 @@ class Upkeep:
                 os.getpid(),
                 self._limits.archive_age_s,
                 self._limits.archive_bytes_max,
+                self._clock.base_ms,
             )
             self._process = await start_helper("millstream.node.upkeep_process", assignment, self._lock_fd)
             self._was_started = True
@@ -247,6 +249,8 @@ class Upkeep:
     def _take(self, report: Report) -> None:
         self.applied = max(self.applied, report.applied)
         self.merges += report.merged
+        for place, what in report.damage:
+            self._damage.note(place, what)
         for segment in report.removed:
             self._objects.forget(segment_name(segment))
 

@@ -12,6 +12,7 @@ import select
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from ..storage.files import Files
 from . import memory
 from .archiving import ArchiveKeeper
 from .checkpoint import Checkpointer
-from .clock import WallClock
+from .clock import HelpersClock
 from .leases import held_now
 from .merging import Merger
 
@@ -43,6 +44,7 @@ class Assignment(msgspec.Struct):
     parent: int
     archive_age_s: float
     archive_bytes_max: int
+    clock_base_ms: int
 
 
 class Request(msgspec.Struct):
@@ -54,6 +56,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     removed: list[int] = []  # segments that are gone
     merged: int = 0
     failure: str = ""
+    damage: list[tuple[str, str]] = []  # the place, and what is wrong with it
 
 
 def main() -> int:
@@ -81,16 +84,16 @@ def serve(assignment: Assignment) -> None:
         age_s=assignment.archive_age_s,
         bytes_max=assignment.archive_bytes_max,
     )
-    clock = WallClock()
+    clock = HelpersClock(assignment.clock_base_ms)
     folder = Path(assignment.data_dir)
     merge_due, has_memory = True, False
     while True:
         if merge_due and not _readable(0):
-            keeper.drop(clock.now_ms())
-            archives_merged = _merge_archives(keeper)
-            keeper.collect(lambda: held_now(folder, clock.now_ms()).archives_below)
-            merged = merger.step()
-            removed = merger.collect(lambda: held_now(folder, clock.now_ms()).segments_below)
+            keeper.drop(clock.lease_ms())
+            archives_merged = _step(keeper.merge)
+            keeper.collect(lambda: held_now(folder, clock.lease_ms()).archives_below)
+            merged = _step(merger.step)
+            removed = merger.collect(lambda: held_now(folder, clock.lease_ms()).segments_below)
             if merged or removed:
                 tell(Report(checkpointer.applied, removed, merged=int(merged)))
             merge_due = merged or archives_merged
@@ -111,13 +114,13 @@ def serve(assignment: Assignment) -> None:
         merge_due = has_memory = True
 
 
-def _merge_archives(keeper: ArchiveKeeper) -> bool:
-    """Damage of the archive costs feeds; checkpoints must go on."""
+def _step(merge: Callable[[], bool]) -> bool:
+    """One merge, if one is due. Damage costs those who read it; all else must go on: the next step goes around it."""
     try:
-        return keeper.merge()
+        return merge()
     except CorruptData as error:
-        tell(Report(failure=f"{error.message} The archive is not merged. Run 'millstream doctor'"))
-        return False
+        tell(Report(damage=[(error.place, error.message)]))
+        return True
 
 
 def _readable(timeout_s: float) -> bool:

@@ -21,11 +21,11 @@ from ..engine.state import Stream
 from ..model.codec import HEADER_BYTES, array_header, encode_into
 from ..model.commands import Command, Delete, DeleteBucket, Expire, Trim
 from ..model.errors import MillstreamError, OutcomeUnknown, Refused, Unavailable
-from ..model.facts import PartsDropped, PartStored
+from ..model.facts import ClockRead, PartsDropped, PartStored, UploadFact
 from ..model.replies import Outcome, Receipt
 from ..storage.journal import LocalJournal
 from ..storage.kernel_sync import KernelSync
-from .clock import WallClock
+from .clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,14 @@ _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache 
 class Batch:
     """Facts on their way to the journal, and who waits for them."""
 
-    __slots__ = ("at_ms", "buffer", "changes", "first_sequence", "told", "waiters")
+    __slots__ = ("at_ms", "buffer", "changes", "first_sequence", "shift_ms", "told", "waiters")
 
     told: list[Told]  # once it is published
 
-    def __init__(self, first_sequence: int, at_ms: int) -> None:
+    def __init__(self, first_sequence: int, at_ms: int, shift_ms: int) -> None:
         self.first_sequence = first_sequence
         self.at_ms = at_ms
+        self.shift_ms = shift_ms  # from there to leases' time
         self.changes: list[Change] = []
         self.buffer = bytearray(HEADER_BYTES)
         self.waiters: list[tuple[Done, Answer]] = []
@@ -67,7 +68,7 @@ class Writer:
         self,
         machine: Machine,
         journal: LocalJournal,
-        clock: WallClock,
+        clock: Clock,
         *,
         batch_bytes_max: int,
         part_bytes: int,
@@ -87,6 +88,7 @@ class Writer:
         self._enough = _NEVER  # as many waiters need not wait any longer
         self._refusal: Unavailable | None = None  # why no write is taken now
         self._failed = False  # the journal is broken for good
+        self._offset_ms = machine.timeline.offset_ms  # from the wall clock to leases' time, as the log was told
         self._jobs: SimpleQueue[tuple[Batch, bool] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         self._thread.start()
@@ -103,9 +105,7 @@ class Writer:
         if self._refusal is not None and (self._failed or type(command) not in _FREES_SPACE):
             done(self._refusal)
             return False
-        batch = self._open
-        if batch is None:
-            batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
+        batch = self._open or self._open_batch()
         before = len(batch.changes)
         try:
             answer: Answer = self._machine.decide(command, batch.at_ms, batch.changes)
@@ -149,6 +149,7 @@ class Writer:
                 self.drop_upload(upload)
             return
         part = bytes(body[at : at + self._part_bytes])
+        batch = self._open or self._open_batch()
         number = upload or self._machine.next_sequence
 
         def part_done(answer: Answer) -> None:
@@ -161,21 +162,41 @@ class Writer:
             else:
                 staged.set_result(number)
 
-        self._admit_upload(PartStored(upload, part), part_done)
+        self._admit_upload(PartStored(upload, part), batch, part_done)
 
     def drop_upload(self, upload: int) -> None:
         """The upload was refused after all."""
         if not self._failed:
-            self._admit_upload(PartsDropped(upload), lambda _: None)
+            self._admit_upload(PartsDropped(upload), self._open or self._open_batch(), lambda _: None)
 
-    def _admit_upload(self, fact: PartStored | PartsDropped, done: Done) -> None:
-        batch = self._open
-        if batch is None:
-            batch = self._open = Batch(self._machine.next_sequence, self._clock.now_ms())
-        self._machine.admit_upload_fact(fact, batch.changes)
-        encode_into(fact, batch.buffer, -1)
+    def _admit_upload(self, fact: UploadFact, batch: Batch, done: Done) -> None:
+        self._admit(fact, batch)
         batch.waiters.append((done, _STAGED))
         self._queued(batch)
+
+    def _admit(self, fact: UploadFact | ClockRead, batch: Batch) -> None:
+        self._machine.admit_other(fact, batch.changes)
+        encode_into(fact, batch.buffer, -1)
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def _open_batch(self) -> Batch:
+        """A batch that takes decisions from now on. Where the clocks have parted, the log is told so first."""
+        at_ms, lease_ms, wall_ms = self._clock.now()
+        said = self._machine.shift_ms, self._offset_ms
+        self._machine.shift_ms, self._offset_ms = lease_ms - at_ms, lease_ms - wall_ms
+        batch = self._open = Batch(self._machine.next_sequence, at_ms, lease_ms - at_ms)
+        if said != (self._machine.shift_ms, self._offset_ms):
+            self._admit(ClockRead(wall_ms, lease_ms), batch)
+            self._queued(batch)
+        return batch
+
+    def look_at_clock(self) -> None:
+        """If somebody has set the machine's clock, the log must know before the next start, whether or not somebody
+        writes until then: leases would be judged by the wrong time."""
+        _, lease_ms, wall_ms = self._clock.now()
+        if lease_ms - wall_ms != self._offset_ms and self._open is None and not self._failed:
+            self._open_batch()
 
     # -- committing ----------------------------------------------------------------------------------
 
@@ -242,7 +263,7 @@ class Writer:
             self._fail(error)
             return
         self._flying = None
-        batch.told = self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms)
+        batch.told = self._machine.publish(batch.changes, batch.first_sequence, batch.at_ms, batch.shift_ms)
         self.committed_sequence = batch.last_sequence
         self.commits += 1
         waiting = len(self._open.waiters) if self._open is not None else 0

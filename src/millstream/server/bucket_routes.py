@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 
 from ..model.commands import ChangeBucket, CreateBucket, DeleteBucket
-from ..model.errors import NotFound
+from ..model.errors import NotFound, PreconditionFailed
 from ..model.facts import BucketSettings
 from ..node.node import Node
 from ..node.writer import Answer
 from ..protocol.http import headers as h
-from ..protocol.http.extension.buckets import bucket_body, listing_body, parse_listing, parse_settings
+from ..protocol.http.extension.buckets import bucket_body, listing_body, parse_listing, parse_settings, refuse_reading
 from ..protocol.http.extension.paths import (
     LISTING,
     BucketedPath,
-    check_bucket,
-    check_new_bucket,
-    check_new_stream,
+    bad_bucket,
     check_stream,
+    is_ordinary,
     parse_bucketed,
 )
 from ..protocol.http.extension.transactions import TRANSACTIONS
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import Request, condition
 from ..protocol.http.responses import NO_STORE
 from .bulk_routes import BulkRoutes
 from .compression import COMPRESS_MIN, compress, wanted_encoding
@@ -45,58 +44,66 @@ class BucketRoutes:
         self._bulk = BulkRoutes(streams)
 
     def serve(self, conn: HttpConnection, request: Request) -> None:
-        path = parse_bucketed(request.path)
+        if request.path[:1] != b"/":  # `OPTIONS *`, or what CONNECT asks for
+            conn.respond_not_allowed(b"OPTIONS")
+            return
+        path = self._parse(request)
         if path.stream is None:
             self._serve_bucket(conn, request, path.bucket)
         elif path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
-            check_bucket(path.bucket)
             self._transactions.serve(conn, request, path.bucket, path.rest[1:])
-        elif path.stream == LISTING:
-            check_bucket(path.bucket)
+        elif path.stream == LISTING and (path.rest or request.method != b"PUT"):
             self._serve_streams(conn, request, path)
         elif path.rest:
-            check_stream(path)
+            check_stream(path, is_new=False)
             self._snapshots.serve(conn, request, path)
         else:
-            check_new_stream(path) if request.method == b"PUT" else check_stream(path)
+            check_stream(path, is_new=request.method == b"PUT")
             self._streams.serve(conn, request, path.key, needs_bucket=True)
 
     def claim_body(self, conn: RequestReceiver, request: Request) -> BodySink | None:
         """Where a large body goes that is about to arrive; None: into memory."""
-        path = parse_bucketed(request.path)
+        path = self._parse(request)
         if path.stream == LISTING and path.rest[:1] == (TRANSACTIONS,):
-            check_bucket(path.bucket)
             return self._transactions.claim_body(conn, request, path.bucket, path.rest[1:])
         if path.stream is None or path.stream == LISTING or not path.rest:
             return None
         return self._snapshots.claim_body(conn, request, path)
 
+    def _parse(self, request: Request) -> BucketedPath:
+        path = parse_bucketed(request.path)
+        if not is_ordinary(path.bucket) and self._node.machine.find_bucket(path.bucket) is None:
+            raise bad_bucket()
+        return path
+
     # -- buckets -----------------------------------------------------------------------------------------
 
     def _serve_bucket(self, conn: HttpConnection, request: Request, bucket: str) -> None:
         method = request.method
+        if method in (b"PATCH", b"DELETE") and condition(request.headers, h.IF_MATCH) not in (None, "*"):
+            raise PreconditionFailed("Buckets have no ETags, so that none can match. Ask without If-Match, or with *.")
         if method == b"PUT":
-            check_new_bucket(bucket)
+            if not is_ordinary(bucket):
+                raise bad_bucket()
             settings = parse_settings(request.body, BucketSettings())
             self._node.submit(CreateBucket(bucket, settings), lambda answer: self._created(conn, answer))
         elif method in (b"GET", b"HEAD"):
-            check_bucket(bucket)
-            conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+            refuse_reading(request.query)
+            self._streams.in_background(conn, self._tell(conn, bucket))
         elif method == b"PATCH":
-            check_bucket(bucket)
-            settings = parse_settings(request.body, self._node.bucket(bucket).settings)
+            # As the decision will see it: the bucket may be another by what is in flight.
+            now = self._node.machine.live_bucket(bucket) or self._node.bucket(bucket)
+            settings = parse_settings(request.body, now.settings)
             self._node.submit(ChangeBucket(bucket, settings), lambda answer: self._changed(conn, bucket, answer))
         elif method == b"DELETE":
-            check_bucket(bucket)
-            self._node.submit(DeleteBucket(bucket), lambda answer: self._deleted(conn, answer))
+            self._streams.in_background(conn, self._delete(conn, bucket))
         else:
             conn.respond_not_allowed(b"GET, HEAD, PUT, PATCH, DELETE, OPTIONS")
 
     def _created(self, conn: HttpConnection, answer: Answer) -> None:
         request = conn.request
         if conn.receipt(answer) is not None and request is not None:
-            location = b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
-            conn.respond(201, location + NO_STORE)
+            conn.respond(201, request.location_line + NO_STORE)
 
     def _changed(self, conn: HttpConnection, bucket: str, answer: Answer) -> None:
         if conn.receipt(answer) is None:
@@ -108,7 +115,17 @@ class BucketRoutes:
             return
         conn.respond(200, _JSON + NO_STORE, [body])
 
-    def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
+    async def _tell(self, conn: HttpConnection, bucket: str) -> None:
+        self._node.bucket(bucket)
+        await self._node.sweeper.sweep_bucket(bucket)
+        if conn.request is not None:
+            conn.respond(200, _JSON + NO_STORE, [bucket_body(self._node.bucket(bucket))])
+
+    async def _delete(self, conn: HttpConnection, bucket: str) -> None:
+        """What is over in the bucket is ended first: only streams that live stand in the way."""
+        live = self._node.machine.live_bucket(bucket)
+        await self._node.sweeper.sweep_bucket(bucket)
+        answer = await self._streams.submit(DeleteBucket(bucket, None if live is None else live.number))
         if conn.receipt(answer) is not None:
             conn.respond(204, NO_STORE)
 

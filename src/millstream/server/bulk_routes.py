@@ -56,7 +56,6 @@ class BulkRoutes:
         self._node = streams.node
         self._bulk = streams.node.bulk
         self._in_background = streams.in_background
-        self._lease_ms = int(streams.settings.lease_s * 1000)
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -83,25 +82,18 @@ class BulkRoutes:
         if encoding is not None:
             lines += b"Content-Encoding: %b\r\n" % encoding
             pieces = compressed(pieces, encoding)
-        try:
+        async with self._bulk.leases.keeping(plan.lease):
             await StreamedAnswer(conn, lines + NO_STORE + SANDBOX, pieces).send()
-        finally:
-            self._bulk.leases.drop(plan.lease)
 
     async def _pieces(self, plan: Plan, writer: RowWriter) -> AsyncGenerator[Piece]:
         """The rows of a plan, a portion at a time; the next one is made, in a thread, while this one is sent."""
         portions = self._portions(plan, writer)
         loop = asyncio.get_running_loop()
-        renewed_ms = self._node.clock.now_ms()
         making = _made_ahead(loop, portions)
         while (pieces := await making) is not None:
             making = _made_ahead(loop, portions)
             for piece in pieces:
                 yield piece
-            now_ms = self._node.clock.now_ms()
-            if now_ms - renewed_ms > self._lease_ms // 3:
-                self._bulk.leases.keep(plan.lease)
-                renewed_ms = now_ms
 
     def _portions(self, plan: Plan, writer: RowWriter) -> Iterator[list[Piece]]:
         """About two megabytes at a time: going to a thread and back costs the more the busier the machine is."""
@@ -179,7 +171,7 @@ class BulkRoutes:
             f"{incarnation:016x}",
             sum(range_.messages for range_ in plan.ranges),
             sum(range_.bytes for range_ in plan.ranges),
-            _lease_body(plan.bucket, plan.lease),
+            self._lease_body(plan.bucket, plan.lease),
             {"kind": "fs", "root": str(self._node.objects_root)},
             [{"number": s.number, "stream": s.name, "content_type": s.content_type} for s in plan.streams.values()],
             [{"number": number, "earliest": earliest} for number, earliest in plan.gone.items()],
@@ -187,11 +179,16 @@ class BulkRoutes:
             ranges,
         )
 
+    def _lease_body(self, bucket: str, lease: Lease) -> LeaseBody:
+        """Clients know the wall clock only."""
+        expires_at_ms = self._node.clock.wall_ms() + lease.expires_at_ms - self._node.clock.lease_ms()
+        return LeaseBody(lease.id, expires_at_ms, lease_url(quote(bucket, safe=""), lease.id))
+
     def serve_lease(self, conn: HttpConnection, request: Request, bucket: str, lease_id: str) -> None:
         self._node.bucket(bucket)
         if request.method == b"POST":
             lease = self._bulk.leases.renew(bucket, lease_id)
-            conn.respond(200, _JSON + NO_STORE, [json_body(_lease_body(bucket, lease))])
+            conn.respond(200, _JSON + NO_STORE, [json_body(self._lease_body(bucket, lease))])
         else:
             self._bulk.leases.give_back(bucket, lease_id)
             conn.respond(204, NO_STORE)
@@ -199,10 +196,6 @@ class BulkRoutes:
 
 def _bounds(query: BulkQuery) -> Bounds:
     return Bounds(query.max_bytes, query.max_messages)
-
-
-def _lease_body(bucket: str, lease: Lease) -> LeaseBody:
-    return LeaseBody(lease.id, lease.expires_at_ms, lease_url(quote(bucket, safe=""), lease.id))
 
 
 class _NdjsonRows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from typing import Protocol
 import zstandard
 
 COMPRESS_MIN = 1024
+_WEIGHT = re.compile(rb"\s*(?:q=([01](?:\.[0-9]{0,3})?)\s*)?", re.IGNORECASE)
 Piece = bytes | memoryview
 
 
@@ -32,16 +34,17 @@ def _known_choice(accepted: bytes) -> bytes | None:
 
 
 def _choose(accepted: bytes) -> bytes | None:
-    names = {part.partition(b";")[0].strip().lower(): part.partition(b";")[2] for part in accepted.split(b",")}
-    for encoding in (b"zstd", b"gzip"):
-        if encoding in names and names[encoding].replace(b" ", b"") not in (
-            b"q=0",
-            b"q=0.0",
-            b"q=0.00",
-            b"q=0.000",
-        ):
-            return encoding
-    return None
+    weights = {
+        name.strip().lower(): _weight(rest) for name, _, rest in (part.partition(b";") for part in accepted.split(b","))
+    }
+    best = max((b"zstd", b"gzip", b"identity"), key=lambda encoding: weights.get(encoding, 0))  # of equals the first
+    return None if best == b"identity" or not weights.get(best) else best
+
+
+def _weight(parameters: bytes) -> float:
+    """Nothing for one that is not understood: what is sent plain can always be read."""
+    found = _WEIGHT.fullmatch(parameters)
+    return float(found[1] or 1) if found else 0
 
 
 def compress(pieces: Sequence[Piece], encoding: bytes) -> bytes:

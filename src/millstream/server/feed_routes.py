@@ -27,6 +27,7 @@ from .stream_routes import StreamRoutes
 _JSON = b"Content-Type: application/json\r\n"
 _SSE = b"Content-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
 _EVENT_BYTES_MAX = 256 << 10
+_PAGE_BYTES_MAX = 4 << 20
 _UNTOLD_MAX = 1000  # changes passed over before an SSE client is told how far it is
 
 
@@ -59,7 +60,7 @@ class FeedRoutes:
 
     async def _serve(self, conn: HttpConnection, bucket: str, query: FeedQuery) -> None:
         after = await self._start(bucket, query)
-        budget = _EVENT_BYTES_MAX if query.live == "sse" else self.settings.read_bytes_max
+        budget = _EVENT_BYTES_MAX if query.live == "sse" else self.settings.read_bytes_max or _PAGE_BYTES_MAX
         wish = FeedWish(bucket, query.prefix, query.with_data, query.limit, budget)
         if query.live == "sse":
             self.node.feed.check_archived(after)

@@ -17,7 +17,8 @@ from ..model.replies import APPENDED, Receipt
 from ..node.writer import Answer
 from ..protocol.http.error_table import error_body, error_lines, status_of
 from ..protocol.http.requests import Request
-from ..protocol.http.responses import NO_STORE, head, write_lines, write_status
+from ..protocol.http.responses import NO_STORE, head, options_lines, write_lines, write_status
+from .descriptors import TOLD_MAX
 from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ _LINGER_S = 2.0
 _JOIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel; beyond, never copy a body
 _PLAIN_APPEND = (b"POST", 204)
 _PLAIN_READ = (b"GET", 200)
+_ALL_METHODS = b"GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
 _JSON = b"Content-Type: application/json\r\n"
 
 
@@ -37,7 +39,10 @@ class HttpConnection(RequestReceiver):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class; it has all of one's methods
         self._transport.set_write_buffer_limits(high=256 << 10)
-        if not self._listener.admit(self):
+        over = self._listener.admit(self)
+        if over > TOLD_MAX:
+            self.abort()
+        elif over > 0:
             self._reject(503, "too_many_connections", "The server has as many connections as it takes. Try again.")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -71,7 +76,10 @@ class HttpConnection(RequestReceiver):
             else:
                 listener.serve(self, request)
         except MillstreamError as error:
-            self.respond_error(error)
+            if request.method == b"OPTIONS":
+                self.respond_not_allowed(_ALL_METHODS)  # or a page would never see why its request is refused
+            else:
+                self.respond_error(error)
         except Exception:
             log.exception("A request failed in a way it must not: %s %s", request.method, request.path)
             self.respond_problem(500, "internal", "The server made a mistake; it is in its log.")
@@ -79,14 +87,14 @@ class HttpConnection(RequestReceiver):
     def respond(
         self, status: int, lines: bytes = b"", pieces: Sequence[bytes | memoryview] = (), size: int | None = None
     ) -> None:
-        """Answer the request being served. HEAD, 204 and 304 have no body."""
+        """Answer the request being served. HEAD, 204 and 304 have no body; HEAD tells its length if that is known."""
         transport = self._transport
         request = self.request
         assert request is not None
         self._listener.answered[request.method, status] += 1
         if transport is None:
             return
-        if size is None and status != 204 and status != 304:
+        if size is None and status != 204 and status != 304 and (pieces or request.method != b"HEAD"):
             size = sum(map(len, pieces))
         if self.cors:
             lines = self.cors + lines
@@ -161,7 +169,11 @@ class HttpConnection(RequestReceiver):
         self.respond(status, _JSON + NO_STORE + lines, [error_body(code, message)])
 
     def respond_not_allowed(self, methods: bytes) -> None:
-        """405, with the methods that the resource takes."""
+        """405, with the methods that the resource takes; to OPTIONS that is the answer."""
+        assert self.request is not None
+        if self.request.method == b"OPTIONS":
+            self.respond(204, options_lines(methods))
+            return
         self.respond_problem(405, "method_not_allowed", f"Use one of {methods.decode()}.", b"Allow: %b\r\n" % methods)
 
     def begin_stream(self, lines: bytes, size: int | None = None) -> bool:
@@ -265,7 +277,10 @@ class HttpConnection(RequestReceiver):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the answer on its way."""
         self._lingering = True
-        self.deadline = self._listener.now + _LINGER_S
+        self._listener.lingering[self] = None
+        if not self.paused:
+            self._drain.watch_later()
+            self.deadline = self._listener.now + _LINGER_S
         if self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -274,7 +289,10 @@ class HttpConnection(RequestReceiver):
         if self._transport is None:
             return
         if self.paused or self._lingering or self._closing:
-            self._transport.abort()
+            if self._drain.has_moved(self._transport):
+                self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+            else:
+                self._transport.abort()
         elif self._begun:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
         else:
@@ -283,7 +301,7 @@ class HttpConnection(RequestReceiver):
     def close(self) -> None:
         """Close when everything is sent; a client that does not take it is dropped."""
         self._closing = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
         if self._transport is not None:
             self._transport.close()
 

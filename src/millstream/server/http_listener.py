@@ -11,6 +11,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from ..model.commands import Command
+from ..model.errors import BadRequest
 from ..model.names import key_of_flat_path
 from ..node.node import Node
 from ..node.vital import vital_task
@@ -27,14 +28,13 @@ from .ops import METRICS_TYPE, Metrics
 from .read_cache import ReadCache
 from .s3p_listener import S3pListener
 from .settings import Settings
-from .stream_routes import METHODS, StreamRoutes
+from .stream_routes import StreamRoutes
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _HOLD_S = 5.0  # how long a request waits for a node that recovers
 _RETRY_AFTER = b"Retry-After: 1\r\n"
-_CORS_METHODS = METHODS + b", PATCH"  # buckets take it
 _OPERATOR = frozenset({b"/healthz", b"/readyz/local", b"/metrics"})
 
 Submit = Callable[[Command, Done], bool]
@@ -61,6 +61,9 @@ class HttpListener:
         self._routes: StreamRoutes | None = None
         self._bucket_routes: BucketRoutes | None = None
         self._connections: set[HttpConnection] = set()
+        self.lingering: dict[
+            HttpConnection, None
+        ] = {}  # of those, who has been sent away: the oldest makes room for others
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._metrics = Metrics(self)
@@ -114,7 +117,7 @@ class HttpListener:
                 await self._ticker
 
     def is_ready(self) -> bool:
-        return self.node is not None and not self._stopping and self.node.trouble() is None
+        return self._why_not_ready() is None
 
     # -- connections -------------------------------------------------------------------------------------
 
@@ -122,12 +125,18 @@ class HttpListener:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def admit(self, conn: HttpConnection) -> bool:
+    def admit(self, conn: HttpConnection) -> int:
+        """How many connections are above the limit with this one; it is admitted if none is."""
         self._connections.add(conn)
-        return len(self._connections) <= self.settings.connections_max
+        if len(self._connections) > self.settings.connections_max and self.lingering:
+            oldest = next(iter(self.lingering))
+            oldest.abort()
+            self.forget(oldest)
+        return len(self._connections) - self.settings.connections_max
 
     def forget(self, conn: HttpConnection) -> None:
         self._connections.discard(conn)
+        self.lingering.pop(conn, None)
 
     def _serve_held(self) -> None:
         """Go on with what came while the node recovered; what waited too long is sent away."""
@@ -173,7 +182,7 @@ class HttpListener:
         """
         if self._bucket_routes is None or request.method != b"PUT" or request.path.startswith(FLAT):
             return None
-        origin, host = request.headers.get(h.ORIGIN), request.headers.get(h.HOST, b"")
+        origin, host = request.headers.get(h.ORIGIN), require_host(request)
         if not self._guard.allows_host(host) or (origin is not None and not self._guard.allows_origin(origin, host)):
             return None
         return self._bucket_routes.claim_body(conn, request)
@@ -182,9 +191,7 @@ class HttpListener:
         if not self._guard.knows(request.headers) and not self._is_welcome(conn, request):
             return
         method, path, routes = request.method, request.path, self._routes
-        if method == b"OPTIONS":
-            self._preflight(conn)
-        elif routes is not None and method == b"GET" and routes.answer_again(conn, request):
+        if routes is not None and method == b"GET" and routes.answer_again(conn, request):
             pass
         elif routes is not None and path.startswith(FLAT):
             routes.serve(conn, request, key_of_flat_path(path[len(FLAT) :]))
@@ -196,7 +203,11 @@ class HttpListener:
             self._bucket_routes.serve(conn, request)
 
     def _is_welcome(self, conn: HttpConnection, request: Request) -> bool:
-        host = require_host(request)
+        try:
+            host = require_host(request)
+        except BadRequest as error:
+            conn.respond_error(error)
+            return False
         if host and not self._guard.allows_host(host):
             conn.respond_problem(
                 421, "unknown_host", "This Host is not served here. Add it to allowed_hosts if it should be."
@@ -220,29 +231,26 @@ class HttpListener:
         )
         return True
 
-    def _preflight(self, conn: HttpConnection) -> None:
-        lines = b"Access-Control-Allow-Methods: %b\r\nAccess-Control-Allow-Headers: %b\r\n" % (
-            _CORS_METHODS,
-            h.ALLOWED_BY_CORS,
-        )
-        conn.respond(204, lines + b"Access-Control-Max-Age: 600\r\nAllow: %b\r\n" % METHODS)
-
     def _serve_operator(self, conn: HttpConnection, request: Request) -> None:
         text = b"Content-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
         if request.method not in (b"GET", b"HEAD"):
-            conn.respond_problem(405, "method_not_allowed", "Use GET.", b"Allow: GET, HEAD\r\n")
+            conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
         elif request.path == b"/healthz":
             conn.respond(200, text, [b"ok\n"])
         elif request.path == b"/metrics":
             conn.respond(200, METRICS_TYPE, [self._metrics.text()])
-        elif self.is_ready():
-            conn.respond(200, text, [b"ready\n"])
+        elif (why_not := self._why_not_ready()) is None:
+            conn.respond(200, text, [b"ready\n", self._damage().encode()])
         else:
-            conn.respond(503, text + b"Retry-After: 1\r\n", [self._why_not_ready().encode() + b"\n"])
+            conn.respond(503, text + b"Retry-After: 1\r\n", [why_not.encode() + b"\n"])
 
-    def _why_not_ready(self) -> str:
+    def _why_not_ready(self) -> str | None:
         if self._stopping:
             return "stopping"
         if self.node is None:
             return "recovering"
-        return self.node.trouble() or "ready"
+        return self.node.trouble() or self.node.failed_work()
+
+    def _damage(self) -> str:
+        count = self.node.damage.count if self.node is not None else 0
+        return f"{count} damaged places are not served. Run 'millstream doctor'.\n" if count else ""

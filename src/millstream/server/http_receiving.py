@@ -9,6 +9,7 @@ pipelines behind the request being served waits parsed, and reading pauses. A bo
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ from ..model.errors import MillstreamError
 from ..protocol.http import headers as h
 from ..protocol.http.error_table import status_of
 from ..protocol.http.requests import PlainAppend, PlainRead, Request, origin_form
+from .draining import Drain
 
 if TYPE_CHECKING:
     from .http_listener import HttpListener
@@ -27,6 +29,9 @@ QUEUE_MAX = 32  # pipelined requests before reading pauses
 _BODY_PROGRESS = 64 << 10  # a body must bring this much to earn more time
 _PATIENCE_MAX = 64  # requests in a row that resemble no known one, until a connection's are not looked up for a while
 _PAUSE = 256  # requests of such a connection that go to the parser at once
+_REQUEST_LINE_REST = len("GET  HTTP/1.1\r\n")
+_HEADER_LINE_REST = len(": \r\n")
+_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: |\Z)")  # how any could begin
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -63,14 +68,17 @@ class RequestReceiver(asyncio.Protocol):
         "_body_size",
         "_chunk",
         "_closing",
+        "_drain",
         "_ended",
         "_head_size",
         "_headers",
         "_held",
+        "_lines_size",
         "_lingering",
         "_listener",
         "_loop",
         "_more",
+        "_offers",
         "_owes_continue",
         "_parser",
         "_patience",
@@ -79,7 +87,6 @@ class RequestReceiver(asyncio.Protocol):
         "_rejection",
         "_shares_chunk",
         "_sink",
-        "_trailer_size",
         "_transport",
         "_url",
         "_whole",
@@ -115,8 +122,10 @@ class RequestReceiver(asyncio.Protocol):
         self._head_size = 0  # what has arrived with its head; of a chunk that it shares with others, nothing
         self._chunk = 0
         self._shares_chunk = False
+        self._offers = False  # an upgrade, with the head that has just been parsed
         self._whole: Request | None = None  # the request that began with the chunk and is complete
         self._patience = _PATIENCE_MAX
+        self._drain = Drain()
         self._begin()
 
     def _begin(self) -> None:
@@ -127,21 +136,28 @@ class RequestReceiver(asyncio.Protocol):
         self._body_size = 0
         self._sink: BodySink | None = None
         self._progress = 0
-        self._trailer_size = 0
+        self._lines_size = 0  # what is not in `_headers`: of repeated names, and of trailers
 
     # -- transport -------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         self.paused = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
 
     def resume_writing(self) -> None:
         self.paused = False
         self.deadline = 0.0
         if self.live is not None:
             self.live.writable()
+        elif self._lingering or (self._transport is not None and self._transport.is_closing()):
+            self._watch_drain()  # there is a rest that must be taken as well
         elif not self.busy:
             self._idle()
+
+    def _watch_drain(self) -> None:
+        """From now on the client has to take something in time."""
+        self._drain.watch(self._transport)
+        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
 
     def eof_received(self) -> bool:
         """The client has said all it had to say. It still gets its answers; a live read ends, as it may be gone."""
@@ -163,12 +179,9 @@ class RequestReceiver(asyncio.Protocol):
             self._head_size += self._chunk
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # An upgrade is an offer; the request was served as it is, and this is its last on the connection.
-            self._closing = True
-        except httptools.HttpParserError as error:
-            self._reject(400, "malformed_request", f"This is not valid HTTP/1.1: {error}.")
-            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as stop:
+            if not self._parse_on(stop, data):
+                return
         whole, self._whole = self._whole, None
         if self._begun:
             if not self.receiving and self._head_size > self._listener.settings.head_bytes_max:
@@ -197,6 +210,36 @@ class RequestReceiver(asyncio.Protocol):
             self.serve(known)
         return True
 
+    def _parse_on(self, stop: Exception, data: bytes) -> bool:
+        """Go on where the parser stopped; False if what has come cannot be read, which is answered.
+
+        With an offer to upgrade it stops behind the head, as the rest could be another protocol's. The head is fed once
+        more then, without the offer, and after it the rest.
+        """
+        pieces: list[bytes | memoryview] = [data]
+        while isinstance(stop, httptools.HttpParserUpgrade):
+            if not self._offers or self._rejection is not None:
+                self._closing = True  # a tunnel was asked for, and is refused: the rest is not for us
+                return True
+            pieces += (memoryview(pieces.pop())[stop.args[0] :], self._head_without_offer())
+            self._offers = False
+            self._parser = httptools.HttpRequestParser(self)
+            try:
+                while pieces:
+                    self._parser.feed_data(pieces[-1])
+                    pieces.pop()
+                return True
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as next_stop:
+                stop = next_stop
+        self._reject_unreadable(stop, data)
+        return False
+
+    def _head_without_offer(self) -> bytes:
+        parser = self._parser
+        lines = [b"%b: %b\r\n" % line for line in self._headers.items() if line[0] != h.UPGRADE]
+        start = parser.get_method(), self._url, parser.get_http_version().encode()
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (*start, b"".join(lines))
+
     # -- parser callbacks ------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
@@ -212,8 +255,10 @@ class RequestReceiver(asyncio.Protocol):
             self._on_trailer(name, value)
             return
         name = name.lower()
+        value = value.strip()  # white space around a value is not part of it (RFC 9112, section 5.1)
         headers = self._headers
         if name in headers:
+            self._lines_size += len(name) + 2
             if name in h.SINGLE:
                 self._rejection = (
                     400,
@@ -225,8 +270,8 @@ class RequestReceiver(asyncio.Protocol):
 
     def _on_trailer(self, name: bytes, value: bytes) -> None:
         """Whoever checks headers in front of us does not see trailers: they are read over, up to a limit."""
-        self._trailer_size += len(name) + len(value)
-        if self._trailer_size > self._listener.settings.head_bytes_max:
+        self._lines_size += len(name) + len(value)
+        if self._lines_size > self._listener.settings.head_bytes_max:
             self._reject_large_head()
 
     def on_headers_complete(self) -> None:
@@ -241,16 +286,19 @@ class RequestReceiver(asyncio.Protocol):
         if may_be_large and self._count_head() > settings.head_bytes_max:
             self._reject_large_head()
             return
+        if h.UPGRADE in headers and self._parser.should_upgrade():
+            self._offers, self.receiving = True, False
+            return
         if h.TRANSFER_ENCODING in headers:
             if h.CONTENT_LENGTH in headers:
                 self._reject(400, "ambiguous_length", "Content-Length and Transfer-Encoding exclude each other.")
                 return
-            if headers[h.TRANSFER_ENCODING].strip().lower() != b"chunked":
+            if headers[h.TRANSFER_ENCODING].lower() != b"chunked":
                 self._reject(400, "bad_transfer_encoding", "The only Transfer-Encoding understood is chunked.")
                 return
         if not self._accepts_length(headers.get(h.CONTENT_LENGTH)):
             return
-        if h.EXPECT in headers:
+        if h.EXPECT in headers and self._parser.get_http_version() != "1.0":  # which knows no 1xx
             self._expect(headers[h.EXPECT])
 
     def _accepts_length(self, length: bytes | None) -> bool:
@@ -268,7 +316,9 @@ class RequestReceiver(asyncio.Protocol):
         return True
 
     def _count_head(self) -> int:
-        return len(self._url) + sum(map(len, self._headers)) + sum(map(len, self._headers.values()))
+        headers = self._headers
+        line_ends = _REQUEST_LINE_REST + _HEADER_LINE_REST * len(headers) + self._lines_size
+        return len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values())) + line_ends
 
     def on_body(self, data: bytes) -> None:
         if self._rejection is not None:
@@ -304,6 +354,8 @@ class RequestReceiver(asyncio.Protocol):
         return True
 
     def on_message_complete(self) -> None:
+        if self._offers:
+            return
         self.receiving = False
         self._owes_continue = False
         if self._rejection is not None:
@@ -325,21 +377,17 @@ class RequestReceiver(asyncio.Protocol):
         parser = self._parser
         headers = self._headers
         path, _, query = self._url.partition(b"?")
-        if path[:1] != b"/":
-            path = origin_form(path)
-        keep_alive = parser.should_keep_alive() and not (b"upgrade" in headers and parser.should_upgrade())
-        return Request(
-            parser.get_method(),
-            path,
-            query,
-            headers,
-            body,
-            keep_alive,
+        method, keep_alive, version = parser.get_method(), parser.should_keep_alive(), "1.1"
+        if not keep_alive or b"connection" in headers:
             # Only HTTP/1.1 keeps a connection without being asked to; the parser formats its answer each time.
-            "1.1" if keep_alive and b"connection" not in headers else parser.get_http_version(),
-            self._sink,
-            len(body),
-        )
+            version = parser.get_http_version()
+            keep_alive = keep_alive and version == "1.1"
+        if path[:1] != b"/":
+            host, path = origin_form(path)
+            if host is not None and (h.HOST in headers or version != "1.1"):
+                headers[h.HOST] = host  # RFC 9112, section 3.2.2: whatever the header says
+            keep_alive = keep_alive and method != b"CONNECT"
+        return Request(method, path, query, headers, body, keep_alive, version, self._sink, len(body))
 
     def _feed_sink(self, sink: BodySink, data: bytes) -> None:
         listener = self._listener
@@ -370,6 +418,15 @@ class RequestReceiver(asyncio.Protocol):
             self._owes_continue = True  # once the requests before it are answered
 
     # -- refusing ----------------------------------------------------------------------------------------
+
+    def _reject_unreadable(self, error: Exception, data: bytes) -> None:
+        is_method = isinstance(error, httptools.HttpParserInvalidMethodError) and not self._shares_chunk
+        if is_method and _METHOD.match(data):
+            self._reject(
+                501, "unknown_method", "This method is not known here. Methods are in upper case, such as GET."
+            )
+        else:
+            self._reject(400, "malformed_request", f"This is not valid HTTP/1.1: {error}.")
 
     def _reject_large_head(self) -> None:
         limit = self._listener.settings.head_bytes_max

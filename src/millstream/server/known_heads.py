@@ -24,7 +24,7 @@ _KNOWN_MAX = 4096
 # With these a request is framed otherwise, or is not like the one before it.
 _NEVER_KNOWN = frozenset(
     {
-        *(h.TRANSFER_ENCODING, h.EXPECT, b"upgrade", h.LAST_EVENT_ID),
+        *(h.TRANSFER_ENCODING, h.EXPECT, h.LAST_EVENT_ID),
         *(h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH, h.IF_NONE_MATCH),
     }
 )

@@ -14,6 +14,7 @@ import uvloop
 
 from ..model.errors import StorageError
 from ..node.node import Node, NodeLimits, recover
+from .descriptors import fit_connections
 from .http_listener import HttpListener
 from .s3p_listener import S3pListener
 from .setting_kinds import Address
@@ -25,6 +26,7 @@ log = logging.getLogger("millstream")
 def run(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM. 0 after a clean stop, 1 when the data cannot be served."""
     _set_up_logging(settings)
+    settings = fit_connections(settings)
     # Most objects here live long and form no cycles; looking for some after every 700 allocations is waste.
     gc.set_threshold(50_000, 20, 50)
     try:
@@ -43,6 +45,8 @@ async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    # A terminal that closes, or an operator who hopes for a reload, must not end the service.
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP is ignored: settings are read at start only.")
     listener = HttpListener(settings)
     host, port = await listener.start()
     # The listener is up before recovery, so that health checks see a server that is on its way.

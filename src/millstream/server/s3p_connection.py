@@ -22,6 +22,8 @@ from ..protocol.s3p.commands import AppendRecords, CreateStream, DeleteStream, R
 from ..protocol.s3p.decoder import Decoder
 from ..protocol.s3p.error_table import code_of, message_of
 from ..protocol.s3p.replies import OK, error_reply, id_reply
+from .descriptors import TOLD_MAX
+from .draining import Drain
 
 if TYPE_CHECKING:
     from .s3p_listener import S3pListener
@@ -48,6 +50,7 @@ class S3pConnection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_decoder",
+        "_drain",
         "_ended",
         "_held",
         "_kept",
@@ -73,6 +76,7 @@ class S3pConnection(asyncio.Protocol):
         self._listener = listener
         self._loop = listener.loop
         self._decoder = Decoder(listener.limits)
+        self._drain = Drain()
         self._transport: asyncio.Transport | None = None
         self._replies: list[bytes] = []
         self._turning = False  # `_turn` is due
@@ -97,7 +101,10 @@ class S3pConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class; it has all of one's methods
         self._transport.set_write_buffer_limits(high=256 << 10)
-        if not self._listener.admit(self):
+        over = self._listener.admit(self)
+        if over > TOLD_MAX:
+            self.abort()
+        elif over > 0:
             self.fail(Unavailable("the server has as many connections as it takes; try again later"))
         elif self._listener.handlers is None:
             self.fail(Unavailable("the server recovers its data; try again soon"))
@@ -113,12 +120,19 @@ class S3pConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.deadline = self._listener.now + _LINGER_S if self._lingering else 0.0
+        self.deadline = 0.0
+        if self._lingering or self._closing:
+            self._watch_drain()  # there is a rest that must be taken as well
         self._work()
+
+    def _watch_drain(self) -> None:
+        """From now on the client has to take something in time."""
+        self._drain.watch(self._transport)
+        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
 
     def eof_received(self) -> bool:
         """The client has said all it had to say; it still gets its replies."""
@@ -336,7 +350,10 @@ class S3pConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Closing at once with bytes unread would reset the connection and could destroy the error on its way."""
         self._lingering = True
-        self.deadline = self._listener.now + _LINGER_S
+        self._listener.lingering[self] = None
+        if not self._paused:
+            self._drain.watch_later()
+            self.deadline = self._listener.now + _LINGER_S
         transport = self._transport
         if transport is None:
             return
@@ -350,17 +367,21 @@ class S3pConnection(asyncio.Protocol):
 
     def timed_out(self) -> None:
         """The deadline has passed."""
-        if self._paused or self._lingering or self._closing:
-            self.abort()
-        else:
+        if self._transport is None:
+            return
+        if not (self._paused or self._lingering or self._closing):
             self.close()
+        elif self._drain.has_moved(self._transport):
+            self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        else:
+            self.abort()
 
     def close(self) -> None:
         """Close when everything is sent; a client that does not take it is dropped."""
         self._flush()
         self._closing = True
         self._taking = False
-        self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
+        self._watch_drain()
         if self._transport is not None:
             self._transport.close()
 

@@ -92,7 +92,7 @@ class S3pHandlers:
     async def read_cold(self, conn: S3pConnection, command: ReadRecords, stream: Stream) -> None:
         place = await self._place_after(stream, command.after)
         if place >= stream.tail:
-            self.read_from(conn, command, stream, place)
+            self.read_from(conn, command, self.node.present(stream), place)
         else:
             await self._send_cold(conn, command, stream, place)
 

@@ -29,6 +29,9 @@ class S3pListener:
         self.errors: Counter[str] = Counter()
         self.tasks: set[asyncio.Task[None]] = set()  # the loop alone would forget them
         self._connections: set[S3pConnection] = set()
+        self.lingering: dict[
+            S3pConnection, None
+        ] = {}  # of those, who has been sent away: the oldest makes room for others
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
 
@@ -65,12 +68,18 @@ class S3pListener:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def admit(self, conn: S3pConnection) -> bool:
+    def admit(self, conn: S3pConnection) -> int:
+        """How many connections are above the limit with this one; it is admitted if none is."""
         self._connections.add(conn)
-        return len(self._connections) <= self.settings.s3p_connections_max
+        if len(self._connections) > self.settings.s3p_connections_max and self.lingering:
+            oldest = next(iter(self.lingering))
+            oldest.abort()
+            self.forget(oldest)
+        return len(self._connections) - self.settings.s3p_connections_max
 
     def forget(self, conn: S3pConnection) -> None:
         self._connections.discard(conn)
+        self.lingering.pop(conn, None)
 
     def count_error(self, code: str) -> None:
         self.errors[code] += 1

@@ -72,7 +72,7 @@ class Settings:
     long_poll_ms_max: int = _count(60_000, 1, 3_600_000, "longest wait a client may ask for by timeout_ms")
     sse_heartbeat_s: float = _seconds(15.0, 0.05, 3_600, "time between comments on a quiet SSE connection")
     sse_max_s: float = _seconds(60.0, 0.05, 86_400, "age at which an SSE connection is closed to be reopened")
-    read_bytes_max: int = _size(4 * MIB, 256, GIB, "most payload in one catch-up answer")
+    read_bytes_max: int = _size(0, 0, TIB, "most payload in one catch-up answer; 0 for all there is")
     read_cache_bytes: int = _size(32 * MIB, 0, TIB, "memory for catch-up answers that are asked for again; 0 for none")
     # Streams
     ttl_renewal: bool = _key(Kind.SWITCH, True, "use renews a stream's TTL; false counts from creation")

@@ -6,14 +6,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from ..model.commands import PublishSnapshot
-from ..model.errors import Conflict, NotFound, TooLarge, Unavailable
-from ..model.etags import is_among
+from ..model.errors import BadRequest, Conflict, NotFound, PreconditionFailed, TooLarge, Unavailable
+from ..model.etags import is_among, snapshot_etag
 from ..model.media import DEFAULT_CONTENT_TYPE
 from ..model.records import Snapshot
 from ..model.replies import Outcome, Receipt
 from ..node import Stream
 from ..node.clearing import clear_away
-from ..node.node import Node
 from ..node.snapshots import message_batches, new_object_name, snapshot_pieces
 from ..node.writer import Answer
 from ..protocol.http import headers as h
@@ -30,20 +29,19 @@ from ..protocol.http.extension.snapshots import (
     part_start,
     publish_command,
     refuse_live,
-    snapshot_etag,
     snapshot_lines,
 )
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import Request, check_write, condition, content_type_of
 from ..protocol.http.responses import NO_STORE
 from .body_sinks import ObjectSink, body_digest
 from .compression import Piece, compressed, wanted_encoding
 from .http_connection import HttpConnection
 from .http_receiving import BodySink, RequestReceiver
 from .stream_routes import StreamRoutes
-from .streamed import StreamedAnswer
+from .streamed import Politeness, StreamedAnswer
 
-_REST_S = 0.035
-_BUSY_COMMITS = 3  # since the last megabyte: others write
+_REST_S = 0.035  # for each megabyte of a snapshot that comes while others write: it is taken at some 25 MB a second
+_BUSY_COMMITS = 3
 
 
 class SnapshotRoutes:
@@ -59,7 +57,7 @@ class SnapshotRoutes:
             case ("snapshot",):
                 self._serve_latest(conn, request, path.key)
             case ("snapshot", offset):
-                self._serve_snapshot(conn, request, path.key, parse_snapshot_offset(offset))
+                self._serve_snapshot(conn, request, path.key, _offset(request, offset))
             case _:
                 raise NotFound(
                     f"Nothing is here. Under a stream there are /{SNAPSHOT} and /{BOOTSTRAP}.", code="unknown_route"
@@ -71,7 +69,7 @@ class SnapshotRoutes:
         elif request.method in (b"GET", b"HEAD"):
             self._streams.in_background(conn, self._read(conn, request, key, offset))
         elif request.method == b"DELETE":
-            self._refuse_delete(key, offset)
+            self._refuse_delete(request, key, offset)
         else:
             conn.respond_not_allowed(b"GET, HEAD, PUT, DELETE, OPTIONS")
 
@@ -83,13 +81,17 @@ class SnapshotRoutes:
             return None
         parse_snapshot_offset(path.rest[1])
         parse_trims(request.query)
-        self._node.visible(path.key)
+        check_write(request.headers)
+        content_type_of(request.headers)
+        stream = self._node.visible(path.key)
         trouble = self._node.trouble()
         if trouble is not None:
             raise Unavailable(trouble)
         self._check_size(int(request.headers.get(h.CONTENT_LENGTH, b"0")))
-        limit, rest_s = self._settings.snapshot_bytes_max, _Politeness(self._node).rest_s
-        return ObjectSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
+        limit, rest_s = self._settings.snapshot_bytes_max, Politeness(self._node, _REST_S, _BUSY_COMMITS).rest_s
+        sink = SnapshotSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
+        sink.number = stream.number
+        return sink
 
     def _check_size(self, size: int) -> None:
         if size > self._settings.snapshot_bytes_max:
@@ -101,7 +103,8 @@ class SnapshotRoutes:
 
     async def _publish(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         self._check_size(len(request.body))
-        sink: ObjectSink | None = request.sink
+        sink: SnapshotSink | None = request.sink
+        number = self._node.visible(key).number if sink is None else sink.number
         if sink is None:
             body = request.body
             command = publish_command(request, key, offset, body_digest(body), body, len(body), None)
@@ -113,7 +116,7 @@ class SnapshotRoutes:
             command = publish_command(request, key, offset, sink.digest, b"", sink.size, sink.name)
         answer: Answer | None = None
         try:
-            answer = await self._submit(command)
+            answer = await self._submit(command, number)
         finally:
             if command.object is not None and not _is_published(answer):
                 await clear_away(self._node.objects, [command.object])
@@ -123,12 +126,11 @@ class SnapshotRoutes:
             lines = b"Stream-Snapshot-Offset: %020d\r\nStream-Next-Offset: %020d\r\nStream-Id: %b\r\n"
             conn.respond(204, lines % (offset, receipt.tail, stream_id) + NO_STORE)
 
-    async def _submit(self, command: PublishSnapshot) -> Answer:
-        stream = self._node.visible(command.key)
-        if stream.earliest <= command.offset <= stream.tail:
+    async def _submit(self, command: PublishSnapshot, number: int) -> Answer:
+        stream, is_boundary = self._node.visible(command.key), True
+        if stream.number == number and stream.earliest <= command.offset <= stream.tail:
             is_boundary = await self._node.reader.is_boundary(stream, command.offset)
-            command = command.checked(is_boundary)
-        return await self._streams.submit(command)
+        return await self._streams.submit(command.checked(number, is_boundary))
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -136,8 +138,8 @@ class SnapshotRoutes:
         if request.method not in (b"GET", b"HEAD"):
             conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
-        snapshot = _latest(self._node.visible(key))
-        conn.respond(307, latest_lines(request.path, snapshot.offset))
+        stream = self._node.visible(key)
+        conn.respond(307, latest_lines(request.path, stream, _latest(stream).offset))
 
     async def _read(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         stream = self._node.visible(key)
@@ -145,15 +147,19 @@ class SnapshotRoutes:
         self._node.renew(stream)
         stream_id = self._node.stream_id(stream.number)
         lines = snapshot_lines(stream, snapshot, stream_id)
-        wanted = request.headers.get(h.IF_NONE_MATCH)
-        if wanted is not None and is_among(wanted.decode("latin-1"), snapshot_etag(stream_id, snapshot)):
+        wanted = condition(request.headers, h.IF_NONE_MATCH)
+        if wanted is not None and is_among(wanted, snapshot_etag(stream_id, snapshot)):
             conn.respond(304, lines)
             return
         pieces = snapshot_pieces(self._node.reader, self._node.objects, stream, snapshot)
         await StreamedAnswer(conn, lines, pieces, snapshot.size).send()
 
-    def _refuse_delete(self, key: str, offset: int) -> None:
-        _latest(self._node.visible(key), offset)
+    def _refuse_delete(self, request: Request, key: str, offset: int) -> None:
+        stream = self._node.visible(key)
+        etag = snapshot_etag(self._node.stream_id(stream.number), _latest(stream, offset))
+        wanted = condition(request.headers, h.IF_MATCH)
+        if wanted is not None and not is_among(wanted, etag):
+            raise PreconditionFailed("The snapshot is another one since that ETag.")
         raise Conflict(
             "The latest snapshot stays: without it the bootstrap would be incomplete. Publish a newer one instead.",
             code="snapshot_is_latest",
@@ -199,23 +205,31 @@ class SnapshotRoutes:
         yield multipart_end(boundary)
 
 
-class _Politeness:
-    """A large snapshot has time: while others write, it takes some 25 MB a second, no more."""
+class SnapshotSink(ObjectSink):
+    """Where a large snapshot goes, and of which stream it is: when all of it is there, that name may be another's."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._commits = node.writer.commits
+    number: int
 
-    def rest_s(self) -> float:
-        commits, self._commits = self._commits, self._node.writer.commits
-        return _REST_S if self._commits - commits >= _BUSY_COMMITS else 0.0
+
+def _offset(request: Request, text: str) -> int:
+    """The offset of a snapshot: of one to be published, or of one that may be there."""
+    try:
+        return parse_snapshot_offset(text)
+    except BadRequest:
+        if request.method == b"PUT":
+            raise
+        raise _no_such_snapshot() from None
 
 
 def _latest(stream: Stream, offset: int | None = None) -> Snapshot:
     snapshot = stream.snapshot
     if snapshot is None or offset not in (None, snapshot.offset):
-        raise NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
+        raise _no_such_snapshot()
     return snapshot
+
+
+def _no_such_snapshot() -> NotFound:
+    return NotFound("There is no such snapshot. /snapshot leads to the latest.", code="no_such_snapshot")
 
 
 def _is_published(answer: Answer | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Coroutine
 
 import msgspec
@@ -40,6 +41,7 @@ from ..protocol.http.responses import (
 from .compression import COMPRESS_MIN, compress, wanted_encoding
 from .http_connection import HttpConnection
 from .live import NO_EVENT, EventFeed, LongPoll, send_nothing_new
+from .long_answers import SHORT_BYTES, send_long
 from .read_cache import ReadAnswer, ReadCache
 from .settings import Settings
 
@@ -55,6 +57,7 @@ class StreamRoutes:
         self.node = node
         self.settings = settings
         self._part_bytes = settings.part_bytes
+        self._read_bytes_max = settings.read_bytes_max or sys.maxsize
         self.last_event = NO_EVENT
         self._tasks: set[asyncio.Task[None]] = set()
         self.cache = ReadCache(node.sightings, settings.read_cache_bytes)
@@ -71,14 +74,9 @@ class StreamRoutes:
         elif method == b"HEAD":
             self._head(conn, request, key)
         elif method == b"DELETE":
-            self.node.submit(delete_command(key), lambda answer: self._deleted(conn, answer))
+            self.node.submit(delete_command(request, key), lambda answer: self._deleted(conn, answer))
         else:
-            conn.respond_problem(
-                405,
-                "method_not_allowed",
-                "A stream takes GET, HEAD, PUT, POST and DELETE.",
-                b"Allow: %b\r\n" % METHODS,
-            )
+            conn.respond_not_allowed(METHODS)
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -100,7 +98,7 @@ class StreamRoutes:
             return
         lines = write_lines(receipt, self.node.stream_id(receipt.number)) + content_lines(receipt.content_type)
         if receipt.outcome is Outcome.CREATED:
-            lines += b"Location: http://%b%b\r\n" % (request.headers.get(h.HOST, b""), request.path)
+            lines += request.location_line
         conn.respond(write_status(receipt), lines)
 
     def _deleted(self, conn: HttpConnection, answer: Answer) -> None:
@@ -159,9 +157,9 @@ class StreamRoutes:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _head(self, conn: HttpConnection, request: Request, key: str) -> None:
+        query = read_query(request)
         stream = self.node.visible(key)
         stream_id = self.node.stream_id(stream.number)
-        query = read_query(request)
         if query.stream_id is not None:
             self._check_incarnation(query.stream_id, stream)
         lines = metadata_lines(stream, stream_id, self.node.seconds_left(stream))
@@ -169,7 +167,7 @@ class StreamRoutes:
         if wanted is not None and is_among(wanted.decode("latin-1"), state_etag(stream_id, stream.tail, stream.closed)):
             conn.respond(304, lines)
             return
-        conn.respond(200, lines, size=0)
+        conn.respond(200, lines)
 
     def _read(self, conn: HttpConnection, request: Request, key: str) -> None:
         query = read_query(request)
@@ -188,7 +186,7 @@ class StreamRoutes:
         assert query.since_ms is not None
         start = await self.node.reader.offset_since(stream, query.since_ms)
         if conn.request is not None:
-            self._read_from(conn, stream, start, query)
+            self._read_from(conn, self.node.present(stream), start, query)
 
     def _read_from(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         self.node.renew(stream)
@@ -204,16 +202,15 @@ class StreamRoutes:
 
     def _start_feed(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         """Start an SSE response. Whether a JSON stream can be read from here must be known before its head is out."""
-        feed = EventFeed(self, conn, stream, start, query)
         is_boundary = start in (stream.tail, stream.earliest) or not is_json(stream.content_type)
         if is_boundary or self.node.reader.read_now(stream, start, 1) is not None:
-            feed.start()
+            EventFeed(self, conn, stream, start, query).start()
         else:
-            self.in_background(conn, self._start_cold(feed, stream, start))
+            self.in_background(conn, self._start_cold(conn, stream, start, query))
 
-    async def _start_cold(self, feed: EventFeed, stream: Stream, start: int) -> None:
+    async def _start_cold(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         await self.node.reader.read(stream, start, 1)
-        feed.start()
+        EventFeed(self, conn, self.node.present(stream), start, query).start()
 
     def _check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
@@ -223,42 +220,53 @@ class StreamRoutes:
             )
 
     def send_range(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
-        """Answer with what lies at `start`."""
-        limit = self.settings.read_bytes_max
-        if query.max_bytes is not None:
-            limit = min(limit, query.max_bytes)
+        """Answer with what lies between `start` and the tail, or with as much of it as may be sent at once."""
+        limit = self._read_bytes_max if query.max_bytes is None else min(query.max_bytes, self._read_bytes_max)
+        if limit > SHORT_BYTES and stream.tail - start > SHORT_BYTES:
+            self.in_background(conn, send_long(self, conn, stream, start, limit, query))
+            return
         try:
-            cut = self.node.reader.read_now(stream, start, limit)
+            cut = self.node.reader.read_now(stream, start, min(limit, SHORT_BYTES))
         except MillstreamError as error:
             conn.respond_error(error)
             return
-        if cut is not None:
-            self._send_cut(conn, stream, cut, query)
+        if cut is not None and (cut.end == stream.tail or limit <= SHORT_BYTES):
+            self.send_cut(conn, stream, cut, query)
         else:
             self.in_background(conn, self._send_cold(conn, stream, start, limit, query))
 
     async def _send_cold(self, conn: HttpConnection, stream: Stream, start: int, limit: int, query: ReadQuery) -> None:
-        cut = await self.node.reader.read(stream, start, limit)
-        if conn.request is not None:
-            self._send_cut(conn, stream, cut, query)
+        tail = stream.tail
+        cut = await self.node.reader.read(stream, start, min(limit, SHORT_BYTES))
+        if conn.request is None:
+            return
+        if cut.end < tail and limit > SHORT_BYTES:  # it lies in very many blocks
+            await send_long(self, conn, stream, start, limit, query)
+        else:
+            self.send_cut(conn, stream, cut, query)
 
-    def _send_cut(self, conn: HttpConnection, stream: Stream, cut: Cut, query: ReadQuery) -> None:
+    def send_cut(self, conn: HttpConnection, stream: Stream, cut: Cut, query: ReadQuery) -> None:
         request = conn.request
         assert request is not None
-        stream_id = self.node.stream_id(stream.number)
-        lines, etag = read_lines(stream, stream_id, cut.start, cut.end)
-        if query.live is not None and not (stream.closed and cut.end == stream.tail):
-            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.now_ms(), query.cursor)
+        lines, etag = self.range_lines(stream, cut.start, cut.end, query)
         content, pieces = content_lines(stream.content_type), self._body(stream, cut)
-        if query.offset == NOW:
-            conn.respond(200, lines + NO_STORE + content, pieces)
+        if not etag:
+            conn.respond(200, lines + content, pieces)
             return
-        seconds_left = None if stream.lease is None else self.node.seconds_left(stream)
-        lines += cache_lines(seconds_left, self.node.is_private(stream.key))
         answer = ReadAnswer(lines, content, etag.encode(), pieces, sum(map(len, pieces)))
         if query.live is None and query.since_ms is None:
             self.cache.put(request.target, stream, answer)
         self._send_answer(conn, request, answer)
+
+    def range_lines(self, stream: Stream, start: int, end: int, query: ReadQuery) -> tuple[bytes, str]:
+        """What an answer says about its range, and the range's tag; none for what came after `now`."""
+        lines, etag = read_lines(stream, self.node.stream_id(stream.number), start, end)
+        if query.live is not None and not (stream.closed and end == stream.tail):
+            lines += b"Stream-Cursor: %d\r\n" % next_cursor(self.node.clock.commit_ms(), query.cursor)
+        if query.offset == NOW:
+            return lines + NO_STORE, ""
+        seconds_left = None if stream.lease is None else self.node.seconds_left(stream)
+        return lines + cache_lines(seconds_left, self.node.is_private(stream.key)), etag
 
     def answer_again(self, conn: HttpConnection, request: Request) -> bool:
         """Answer a catch-up read that was answered before, if nothing has changed since."""

@@ -6,12 +6,28 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from ..model.errors import MillstreamError
+from ..model.errors import CorruptData, MillstreamError, StorageError
+from ..node.node import Node
 from .http_connection import HttpConnection
 
 log = logging.getLogger(__name__)
 
 _SLICE = 256 << 10  # sent before other connections get their turn
+
+
+class Politeness:
+    """What is long has time: while others write, it rests."""
+
+    def __init__(self, node: Node, rest_s: float, busy_commits: int) -> None:
+        """`busy_commits`: so many between two questions mean that others write."""
+        self._node = node
+        self._rest_s = rest_s
+        self._busy_commits = busy_commits
+        self._commits = node.writer.commits
+
+    def rest_s(self) -> float:
+        commits, self._commits = self._commits, self._node.writer.commits
+        return self._rest_s if self._commits - commits >= self._busy_commits else 0.0
 
 
 class StreamedAnswer:
@@ -32,6 +48,7 @@ class StreamedAnswer:
         self._lines = lines
         self._pieces = pieces
         self._size = size
+        self._sent = 0
         self._drained = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -65,12 +82,14 @@ class StreamedAnswer:
                 elif sent >= _SLICE:
                     await asyncio.sleep(0)
                     sent = 0
+            self._check_size(self._sent)
         except asyncio.CancelledError:
             if not self._is_cancelled:
                 raise
             return False  # the client is gone: nobody is left to be told
         except MillstreamError as error:
-            log.warning("A long answer was cut off: %s", error.message)
+            level = logging.ERROR if isinstance(error, StorageError) else logging.WARNING
+            log.log(level, "A long answer was cut off: %s", error.message)
             self._conn.abort()
             return False
         except BaseException:
@@ -78,7 +97,14 @@ class StreamedAnswer:
             raise
         return True
 
+    def _check_size(self, sent: int) -> None:
+        if self._size is not None and sent != self._size:
+            raise CorruptData(f"{self._size} bytes were announced, and there are {sent}.")
+
     def _send_piece(self, piece: bytes | memoryview) -> int:
+        self._sent += len(piece)
+        if self._size is not None and self._sent > self._size:
+            self._check_size(self._sent)
         if piece:
             if self._size is None and self._conn.is_chunked():
                 self._conn.send_pieces((b"%x\r\n" % len(piece), piece, b"\r\n"))

@@ -7,7 +7,7 @@ import asyncio
 from ..model.errors import TooLarge, TransactionRefused, Unavailable
 from ..node.clearing import clear_away
 from ..node.node import Node
-from ..node.staged_parts import BODIES
+from ..node.staged_parts import body_name
 from ..node.transactions import PartName
 from ..protocol.http.extension.transactions import (
     PARTS_SHOWN_MAX,
@@ -161,7 +161,7 @@ class TransactionRoutes:
 
     def _new_body(self) -> str:
         self._bodies += 1
-        return f"{BODIES}/{self._bodies:020d}"
+        return body_name(self._bodies)
 
 
 def _answer(conn: HttpConnection, body: bytes) -> None:

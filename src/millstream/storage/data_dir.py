@@ -64,7 +64,7 @@ def check_stamp(data: bytes) -> None:
 
 def lock_directory(data_dir: DataDir, patience_s: float = _LOCK_PATIENCE_S) -> int:
     """Take the directory for this process; the descriptor holds the lock until it and its heirs are closed."""
-    data_dir.root.mkdir(parents=True, exist_ok=True)
+    Files().make_directory(data_dir.root)
     fd = os.open(data_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     give_up = time.monotonic() + patience_s
     while True:

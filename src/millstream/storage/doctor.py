@@ -19,13 +19,13 @@ from .archive.object import archive_name, read_chunk
 from .catalog import CatalogReader, CatalogWriter
 from .data_dir import DataDir, check_stamp, lock_directory
 from .files import Files
-from .journal.file import start_file
+from .journal.file import new_incarnation, start_file
 from .journal.reading import JournalReader
 from .journal.record import FileHeader
 from .journal.recovery import Damage, JournalScan, scan_journal
 from .objects import LocalObjects
 from .segments.block import decode_block
-from .segments.segment import FOLDER, read_index, segment_number
+from .segments.segment import FOLDER, read_index, segment_name
 from .transactions.objects import read_stored
 
 REMOVED = "removed"
@@ -74,8 +74,8 @@ def cut(data_dir: Path) -> Report:
         return examine(data_dir)
     try:
         return _cut(place, Files())
-    except MillstreamError as error:
-        return _report([Finding("error", error.message, "Nothing was cut. Restore the directory from a backup.")])
+    except (MillstreamError, sqlite3.DatabaseError) as error:
+        return _report([Finding("error", str(error), "Nothing was cut. Restore the directory from a backup.")])
 
 
 def _cut(place: DataDir, files: Files) -> Report:
@@ -84,9 +84,12 @@ def _cut(place: DataDir, files: Files) -> Report:
         scan = scan_journal(place.journal, files)
         if scan.damage is None:
             return examine_unlocked(place, lock, "there is nothing to cut")
+        # First: sequences that are cut will be given again. A crash from here on costs positions, never confuses them.
+        _start_incarnation(place, scan.files[0].header)
         saved = _save_and_truncate(place, files, scan, scan.damage)
         _continue_after_catalog(place, files, scan)
         what = f"{saved} bytes behind {scan.damage.path.name}:{scan.damage.at} were moved to {REMOVED}/"
+        what += "; positions and Stream-Ids from before are refused from now on"
         return examine_unlocked(place, lock, what)
     finally:
         os.close(lock)
@@ -167,7 +170,7 @@ def _examine_segments(place: DataDir) -> list[Finding]:
     catalog = CatalogReader(place.catalog)
     known = set(catalog.segment_numbers())
     catalog.close()
-    present = {segment_number(name): name for name, _ in store.list(FOLDER)}
+    present = {number: segment_name(number) for number in store.numbers(FOLDER, segment_name)}
     findings += [
         Finding("error", f"segment {missing} is missing", "Restore it from a backup.")
         for missing in sorted(known - present.keys())
@@ -227,6 +230,17 @@ def _examine_transactions(place: DataDir, files: Files) -> list[Finding]:
 
 
 _RESTORE_OBJECT = "Restore the object from a backup: it has acknowledged data that is nowhere else."
+
+
+def _start_incarnation(place: DataDir, header: FileHeader) -> None:
+    """Give the log another name outside. The files keep theirs, as they cannot all be changed at once."""
+    catalog = CatalogWriter(place.catalog)
+    try:
+        with catalog.transaction():
+            catalog.set_state("incarnation", new_incarnation())
+            catalog.set_state("journal_incarnation", header.incarnation)
+    finally:
+        catalog.close()
 
 
 def _save_and_truncate(place: DataDir, files: Files, scan: JournalScan, damage: Damage) -> int:

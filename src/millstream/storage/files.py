@@ -68,6 +68,22 @@ class Files:
             missing -= len(more)
         return b"".join(pieces)
 
+    def written_ranges(self, fd: int) -> list[tuple[int, int]]:
+        """Where all bytes lie that were ever written; what is only allocated reads as zeros. To be asked for before
+        anything is read: zeros in the page cache count as written."""
+        ranges: list[tuple[int, int]] = []
+        size = self.size(fd)
+        try:
+            while not ranges or ranges[-1][1] < size:
+                start = os.lseek(fd, ranges[-1][1] if ranges else 0, os.SEEK_DATA)
+                ranges.append((start, os.lseek(fd, start, os.SEEK_HOLE)))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return [(0, size)]  # a file system that does not know
+            if error.errno != errno.ENXIO:  # nothing is behind
+                raise
+        return ranges
+
     def pread_cached(self, fd: int, buffer: memoryview, at: int) -> bool:
         """Fill the buffer if its bytes are in the page cache; False where that would wait for the disk."""
         try:
@@ -106,7 +122,11 @@ class Files:
         os.unlink(path)
 
     def make_directory(self, path: Path) -> None:
+        """Make a folder, and those it lies in, and let none of their names be lost."""
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            self.sync_directory(folder.parent)
 
     def list_directory(self, path: Path) -> list[str]:
         return sorted(os.listdir(path))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import resource
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ..model.errors import CorruptData
 from .buffers import BufferPool
 from .files import Files
 from .ports import Piece
+
+log = logging.getLogger(__name__)
 
 _OPEN_FILES_MAX = 256
 _WRITE_BYTES = 1 << 20
@@ -26,6 +30,8 @@ class LocalObjects:
         self._files = files
         self._buffers = BufferPool()
         self._open: OrderedDict[str, int] = OrderedDict()  # most recently used last
+        self._strangers: set[str] = set()
+        self._open_max = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16, _OPEN_FILES_MAX)
 
     def prepare(self, folder: str) -> None:
         """Make a folder, and clear what a crash left half-written in it."""
@@ -126,6 +132,18 @@ class LocalObjects:
         names = [name for name in self._files.list_directory(folder) if not name.startswith(_TEMPORARY)]
         return [(f"{prefix}/{name}", self._files.size_at(folder / name)) for name in names]
 
+    def numbers(self, prefix: str, name_of: Callable[[int], str]) -> set[int]:
+        """The numbers of the objects in a folder. What has another name is not ours, and left alone."""
+        found = set()
+        for name, _ in self.list(prefix):
+            digits = name.rpartition("/")[2]
+            if digits.isascii() and digits.isdigit() and name == name_of(int(digits)):
+                found.add(int(digits))
+            elif name not in self._strangers:
+                self._strangers.add(name)
+                log.warning("There is no object of the name %s. The file is left alone; better move it away.", name)
+        return found
+
     def free_bytes(self) -> int:
         """Space that is left where the objects are."""
         return self._files.free_bytes(self._root)
@@ -140,7 +158,7 @@ class LocalObjects:
             self._open.move_to_end(name)
             return fd
         fd = self._open[name] = self._files.open_read(self._root / name)
-        if len(self._open) > _OPEN_FILES_MAX:
+        if len(self._open) > self._open_max:
             self._files.close(self._open.popitem(last=False)[1])
         return fd
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.model.commands import EMPTY_BODY, Append, Body, Create, Delete
-from millstream.model.errors import BadRequest
+from millstream.model.errors import BadRequest, NotSupported, UnsupportedMedia
 from millstream.model.facts import Producer
 from millstream.model.offsets import BEGINNING, NOW
-from millstream.protocol.http.error_table import status_of
+from millstream.protocol.http.error_table import error_lines, status_of
 from millstream.protocol.http.requests import (
     ReadQuery,
     Request,
@@ -85,10 +85,39 @@ def test_the_content_type_is_taken_as_it_is():
     assert append_command(request(b"x", content_type=""), KEY).content_type is None
 
 
-def test_an_empty_body_is_only_good_for_closing():
-    assert fault(appended(b"")) == "empty_body"
-    assert fault(appended(b"", stream_closed="no")) == "empty_body"
-    assert fault(appended(b"", producer_id="p", producer_epoch="0", producer_seq="0")) == "empty_body"
+@pytest.mark.parametrize(
+    "value", ["text", "/plain", "text/", "te xt/plain", "no slash here", "a/b/c", "a/b c", ";", "a;b/c"]
+)
+def test_a_content_type_that_is_no_media_type_is_refused(value):
+    assert refused(appended, content_type=value) == "bad_content_type"
+    assert refused(created, content_type=value) == "bad_content_type"
+
+
+WRITES = {"append": appended, "create": created, "delete": lambda **headers: delete_command(request(**headers), KEY)}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize(
+    "name", ["stream_forked_from", "stream_fork_offset", "stream_fork_sub_offset", "stream_record_match"]
+)
+def test_headers_of_later_protocols_are_refused_by_name(write, name):
+    """Without them it would be another request, and succeed as that."""
+    with pytest.raises(NotSupported, match=name.replace("_", "-").title()) as caught:
+        write(**{name: "1"})
+    assert status_of(caught.value) == 501
+
+
+@pytest.mark.parametrize("write", [appended, created])
+def test_a_body_in_another_coding_is_refused(write):
+    with pytest.raises(UnsupportedMedia) as caught:
+        write(b"x", content_encoding="gzip")
+    assert status_of(caught.value) == 415
+    assert error_lines(caught.value) == b"Accept-Encoding: identity\r\n"
+    assert write(b"x", content_encoding="Identity").body == Body(b"x")
+
+
+def test_an_empty_body_is_for_the_engine_to_judge():
+    assert appended(b"", content_type="application/json") == Append(KEY, "application/json", EMPTY_BODY)
     assert appended(b"", stream_closed="true").body is EMPTY_BODY
 
 
@@ -185,6 +214,7 @@ def test_a_stream_seq_is_one_to_1024_bytes():
 def test_if_match_is_taken_as_it_is():
     assert appended(if_match='W/"a", "b"').if_match == 'W/"a", "b"'
     assert created(if_match="*").if_match == "*"
+    assert created(if_none_match="*").if_none_match == "*"
 
 
 # --- creating
@@ -245,6 +275,24 @@ def test_an_expiry_is_an_rfc_3339_time():
 
 
 @pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2016-12-31T23:59:60Z", 1_483_228_800_000),
+        ("2016-12-31t15:59:60.25-08:00", 1_483_228_800_250),
+        ("2030-01-31T12:00:00.1234567890123Z", 1_896_091_200_123),
+        ("2030-01-31T12:00:00." + "9" * 40 + "Z", 1_896_091_201_000),
+    ],
+)
+def test_leap_seconds_and_long_fractions_are_times_too(text, at_ms):
+    assert parse_time_ms(text) == at_ms
+
+
+@pytest.mark.parametrize("text", ["2016-12-31T23:58:60Z", "2016-12-31T23:59:61Z", "2030-01-31T12:00:00.Z"])
+def test_not_everything_that_looks_like_them_is(text):
+    assert refused(parse_time_ms, text) == "bad_expiry"
+
+
+@pytest.mark.parametrize(
     ("text", "ms"),
     [
         ("1970-01-01T00:00:00Z", 0),
@@ -270,7 +318,7 @@ def test_times_that_are_understood(text, ms):
         *("2030-02-30T00:00:00Z", "2030-13-01T00:00:00Z", "2030-01-31T25:00:00Z", "0000-01-01T00:00:00Z"),
         *("2030-01-31T12:00:00+0100", "2030-01-31T12:00:00+99:00", "2030-01-31T12:00:00.Z", "2030-W05-4T12:00:00Z"),
         *("1896091200", "Thu, 31 Jan 2030 12:00:00 GMT", " 2030-01-31T12:00:00Z", "2030-01-31T12:00:00Z\n"),
-        *("٢٠٣٠-01-31T12:00:00Z", "2030-01-31T12:00:00.1234567890Z", "12030-01-31T12:00:00Z", "-2030-01-31T12:00:00Z"),
+        *("٢٠٣٠-01-31T12:00:00Z", "2030-01-31T12:00:60Z", "12030-01-31T12:00:00Z", "-2030-01-31T12:00:00Z"),
     ],
 )
 def test_times_that_are_not(text):
@@ -293,8 +341,9 @@ def test_any_text_is_a_time_or_a_bad_request(text):
 # --- deleting
 
 
-def test_a_delete_has_only_a_name():
-    assert delete_command(KEY) == Delete(KEY)
+def test_a_delete_has_a_name_and_perhaps_a_condition():
+    assert delete_command(request(), KEY) == Delete(KEY)
+    assert delete_command(request(if_match='"a"'), KEY) == Delete(KEY, '"a"')
 
 
 # --- reading
@@ -368,14 +417,36 @@ def test_waiting_needs_an_offset(mode):
 
 
 def test_a_cursor_has_two_names():
-    assert asked(b"cursor=7").cursor == 7
-    assert asked(b"stream-cursor=7").cursor == 7
-    assert asked(b"cursor=7&stream-cursor=8").cursor == 7
+    assert asked(b"offset=0&cursor=7").cursor == 7
+    assert asked(b"offset=0&stream-cursor=7").cursor == 7
+    assert asked(b"offset=0&cursor=7&stream-cursor=8").cursor == 7
+    assert asked(b"timestamp=0&live=sse&cursor=7").cursor == 7
+
+
+@pytest.mark.parametrize("query", [b"cursor=7", b"stream-cursor=7", b"cursor=", b"cursor=x&max_bytes=5"])
+def test_a_cursor_alone_is_no_place_to_read_from(query):
+    """Reading would begin anew, and a client that lost its offset would not notice."""
+    with pytest.raises(BadRequest, match=r"offset .* stream-id"):
+        asked(query)
+
+
+def test_a_long_cursor_still_gets_a_greater_one_or_is_refused():
+    assert asked(b"offset=0&cursor=" + b"9" * 30).cursor == int("9" * 30)
+    assert asked(b"offset=0&cursor=" + b"9" * 64).cursor == int("9" * 64)
+    assert refused(asked, b"offset=0&cursor=" + b"9" * 65) == "bad_cursor"
+
+
+@pytest.mark.parametrize("name", [b"record", b"tail_records", b"record_view"])
+def test_parameters_of_later_protocols_are_refused_by_name(name):
+    for query in (name + b"=1", b"offset=0&live=sse&" + name + b"="):
+        with pytest.raises(NotSupported, match=name.decode()) as caught:
+            asked(query)
+        assert status_of(caught.value) == 501
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-1", b"1.5", b"%C2%B2", b"abc123"])
 def test_a_cursor_that_is_not_ours_is_ignored(value):
-    assert asked(b"cursor=" + value).cursor is None
+    assert asked(b"offset=0&cursor=" + value).cursor is None
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"x", b"1s", b"%C2%B2", b"9999999999999"])

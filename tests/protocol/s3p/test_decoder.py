@@ -268,7 +268,10 @@ BAD = [
 ]
 OVER = [
     (encode_command(b"READ", b"x", [b"COUNT", b"51"]), "COUNT may be 50"),
+    (encode_command(b"READ", b"x", [b"COUNT", b"9" * 21]), "COUNT may be 50"),
+    (encode_command(b"READ", b"x", [b"COUNT", b"9" * 128]), "COUNT may be 50"),
     (encode_command(b"READ", b"x", [b"BLOCK", b"901"]), "BLOCK may be 900 ms"),
+    (encode_command(b"READ", b"x", [b"BLOCK", b"1" + b"0" * 30]), "BLOCK may be 900 ms"),
     (b"*4\r\n$6\r\nAPPEND\r\n$1\r\nx\r\n*0\r\n*6\r\n", "5 records"),
     (b"*4\r\n$6\r\nAPPEND\r\n$1\r\nx\r\n*0\r\n*1\r\n$61\r\n", "a record may have 60 bytes"),
     (b"*4\r\n$6\r\nAPPEND\r\n$1\r\nx\r\n*0\r\n*1\r\n$9999999999\r\n", "a record may have 60 bytes"),
@@ -299,6 +302,26 @@ def test_what_is_over_a_limit_is_refused_when_it_is_announced(data: bytes, messa
     assert code_of(TooLarge("")) == "ERR_LIMITS"
     for pieces in at_every_cut(data):
         assert outcome(pieces) == [error]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode_append(b"x", [b"y" * 60]),
+        encode_append(b"x", [b"y" * 60, b"z" * 40]),
+        encode_append(b"x", [b"y" * 20] * 5),
+        encode_append(b"n" * 20, [b"y"]),
+        encode_command(b"READ", b"x", [b"COUNT", b"50", b"BLOCK", b"900"]),
+        encode_command(b"READ", b"x", [b"COUNT", b"50".zfill(128)]),
+        encode_command(b"READ", b"x", [b"COUNT", b"1"] * 32),
+    ],
+    ids=lambda data: repr(data)[:60],
+)
+def test_what_is_just_within_a_limit_is_taken_at_any_cut(data: bytes):
+    (command,) = outcome([data])
+    assert not isinstance(command, tuple), command
+    for pieces in at_every_cut(data):
+        assert str(outcome(pieces)) == str([command])
 
 
 def test_malformed_comes_before_too_large():

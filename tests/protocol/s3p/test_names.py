@@ -59,7 +59,9 @@ def test_with_buckets_a_slash_parts_bucket_and_stream():
     assert key_of_name(b"_s3p/a%2Fb", True) == "_s3p/a%2Fb" == key_of_name(b"a/b")
 
 
-@pytest.mark.parametrize("name", [b"/x", b"x/", b"x/\xff", b"x/streams", b"x/..", b"x/\0", b"a..b/x"])
+@pytest.mark.parametrize(
+    "name", [b"/x", b"x/", b"x/\xff", b"x/streams", b"x/..", b"x/\0", b"a..b/x", b"readyz/x", b"ds/x", b"__x/y", b"x/."]
+)
 def test_with_buckets_names_obey_the_rules_of_buckets(name: bytes):
     with pytest.raises(BadRequest) as caught:
         key_of_name(name, True)

@@ -56,6 +56,45 @@ def test_connections_over_the_limit_are_told_so(server):
         assert len(one.read(b"x")) == 1
 
 
+def test_a_connection_that_ended_with_an_error_makes_room_at_once(server):
+    """It lingers so that its client gets the error, even one that never hangs up."""
+    running = server({"s3p.connections_max": 1})
+    with contextlib.ExitStack() as open_wires:
+        for _ in range(5):
+            wire = open_wires.enter_context(Wire(running.s3p_port))
+            wire.send(b"PING\r\n")
+            error = wire.reply()
+            assert isinstance(error, ErrorReply)
+            assert error.code == "ERR_BAD_FORMAT"
+        served = open_wires.enter_context(Wire(running.s3p_port))
+        served.create(b"x")
+        for _ in range(3):
+            error = open_wires.enter_context(Wire(running.s3p_port)).reply()
+            assert isinstance(error, ErrorReply)
+            assert error.code == "ERR_UNAVAILABLE", "the limit holds for those that are served"
+        served.append(b"x", b"y")
+
+
+def test_an_append_of_exactly_the_limit_is_taken(server):
+    running = server()
+    for sizes, is_taken in (
+        ([1 << 20], True),
+        ([1 << 19] * 2, True),
+        ([(1 << 20) + 1], False),
+        ([1 << 19] * 2 + [1], False),
+    ):
+        with Wire(running.s3p_port) as wire:
+            name = b"n%d" % sum(sizes) + b"-%d" % len(sizes)
+            wire.create(name)
+            wire.send(encode_append(name, [b"y" * size for size in sizes]))
+            answer = wire.reply()
+            assert isinstance(answer, bytes) == is_taken, answer
+            if isinstance(answer, ErrorReply):
+                assert answer.code == "ERR_LIMITS"
+            else:
+                assert [len(data) for _, data in wire.read(name)] == sizes
+
+
 def test_unfinished_commands_share_a_limit(server):
     running = server({"inflight_bytes_max": "1200KiB", "append_bytes_max": "1MiB"})
     half = encode_append(b"x", [b"y" * 900_000])[:800_000]

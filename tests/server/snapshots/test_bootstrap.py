@@ -21,6 +21,7 @@ def test_bootstrap_without_a_snapshot(client, stream):
         *(("text/plain", w) for w in (b"one", b"two", b"three")),
     ]
     assert answer.headers["stream-snapshot-offset"] == "-1"
+    assert "stream-earliest-offset" not in answer.headers
     assert answer.headers["stream-next-offset"] == f"{11:020d}"
     assert answer.headers["stream-up-to-date"] == "true"
     assert answer.headers["cache-control"] == "no-store"
@@ -35,6 +36,7 @@ def test_bootstrap_with_a_snapshot(client, stream):
         ("text/plain", b"three"),
     ]
     assert answer.headers["stream-snapshot-offset"] == f"{3:020d}"
+    assert answer.headers["stream-earliest-offset"] == f"{3:020d}"
 
 
 def test_bootstrap_starts_at_the_snapshot_where_more_is_kept(client, stream):

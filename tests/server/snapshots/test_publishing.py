@@ -28,6 +28,32 @@ def test_a_snapshot_is_published_found_and_read(client, stream):
     assert (head["stream-snapshot-offset"], head["stream-earliest-offset"]) == (f"{6:020d}", f"{6:020d}")
 
 
+def test_the_way_to_the_latest_says_where_it_leads(client, stream):
+    publish(client, stream, 6)
+    way = client.get(f"{stream}/snapshot")
+    assert (way.status_code, way.headers["stream-next-offset"]) == (307, f"{6:020d}")
+    assert (way.headers["stream-up-to-date"], way.headers.get("stream-closed")) == ("false", None)
+
+
+def test_the_last_snapshot_of_a_closed_stream_is_its_end(client, stream):
+    client.post(stream, headers={"stream-closed": "true"})
+    publish(client, stream, 6)
+    assert "stream-closed" not in client.get(f"{stream}/snapshot/6").headers
+    publish(client, stream, 11)
+    for url in (f"{stream}/snapshot", f"{stream}/snapshot/11"):
+        answer = client.get(url)
+        assert (answer.headers["stream-up-to-date"], answer.headers["stream-closed"]) == ("true", "true")
+
+
+@pytest.mark.parametrize("offset", ["abc", "-1", "now", "6x"])
+def test_what_is_no_offset_names_no_snapshot(client, stream, offset):
+    publish(client, stream, 6)
+    for method in ("GET", "HEAD", "DELETE"):
+        assert client.request(method, f"{stream}/snapshot/{offset}").status_code == 404
+    refused = publish(client, stream, offset)
+    assert (refused.status_code, code(refused)) == (400, "bad_offset")
+
+
 def test_a_snapshot_at_the_tail_is_up_to_date(client, stream):
     publish(client, stream, 11)
     read = client.get(f"{stream}/snapshot/11")

@@ -2,7 +2,7 @@
 
 import time
 
-from tests.server.snapshots.words import append, publish, wait_for
+from tests.server.snapshots.words import append, parts, publish, wait_for
 
 
 def test_retention_by_size_keeps_at_least_what_was_asked(client):
@@ -18,7 +18,14 @@ def test_retention_by_size_keeps_at_least_what_was_asked(client):
     assert end - earliest() >= 1_000_000
     kept = client.get("/ds/bysize/s", params={"offset": "-1"})
     assert int(kept.content[0]) == earliest() // 100_000
-    assert client.get("/ds/bysize/s", params={"offset": 0}).status_code == 410
+    gone = client.get("/ds/bysize/s", params={"offset": 0})
+    assert gone.status_code == 410
+    # The way out of the 410 leads somewhere: to what is kept, and it says that it is not everything.
+    bootstrap = client.get(gone.links["bootstrap"]["url"])
+    assert bootstrap.headers["stream-snapshot-offset"] == "-1"
+    assert int(bootstrap.headers["stream-earliest-offset"]) >= int(gone.headers["stream-earliest-offset"])
+    first = int(bootstrap.headers["stream-earliest-offset"])
+    assert parts(bootstrap)[1][1] == bytes([first // 100_000]) * 100_000
 
 
 def test_retention_by_age_lets_old_messages_go(client):

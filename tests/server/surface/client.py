@@ -134,8 +134,8 @@ class Client:
     def close_stream(self, path: str) -> Answer:
         return self("POST", path, b"", stream_closed="true")
 
-    def delete(self, path: str) -> Answer:
-        return self("DELETE", path)
+    def delete(self, path: str, **headers: str) -> Answer:
+        return self("DELETE", path, **headers)
 
     def follow(self, path: str, **headers: str) -> Feed:
         feed = Feed(self.send("GET", path, **headers).response())

@@ -144,7 +144,7 @@ def test_a_method_that_a_stream_does_not_know(client, path, method):
 def test_operators_routes_are_read_only(client):
     for route in ("/healthz", "/readyz/local", "/metrics"):
         answer = client.post(route, b"x")
-        assert (answer.status, answer["Allow"]) == (405, "GET, HEAD")
+        assert (answer.status, answer["Allow"]) == (405, "GET, HEAD, OPTIONS")
 
 
 def test_unknown_routes_are_404_and_say_so_in_json(client):

@@ -172,6 +172,130 @@ def test_a_long_text_is_not_broken_inside_a_line_end(client, path):
     assert "".join(parts) == text.replace("\r\n", "\n")
 
 
+def told(feed):
+    """The next data, if any, and what its control event says."""
+    event, text = feed.next(), ""
+    if event.type == "data":
+        text, event = event.data, feed.next()
+    said = control(event)
+    assert event.id == said["streamNextOffset"]
+    return text, int(said["streamNextOffset"]), said.get("upToDate", False), said.get("streamClosed", False)
+
+
+def test_a_character_in_two_appends_comes_whole(client, path):
+    client.put(path, b"a\xe2\x82")
+    first, second = (client.follow(f"{path}?offset=-1&live=sse") for _ in range(2))
+    assert told(first) == ("a", 1, True, False)  # nothing more can be said before the rest is there
+    assert told(second) == ("a", 1, True, False)
+    client.post(path, b"\xacb\xf0")
+    again = client.follow(f"{path}?offset=-1&live=sse", last_event_id="1")
+    for feed in (first, second, again):
+        assert told(feed) == ("€b", 5, True, False)
+    late = client.follow(f"{path}?offset=5&live=sse")
+    assert told(late) == ("", 5, True, False)
+    for byte in (b"\x9f", b"\x98"):
+        client.post(path, byte)
+        assert {told(feed) for feed in (first, second, again, late)} == {("", 5, True, False)}
+    client.post(path, b"\x80!")
+    assert {told(feed) for feed in (first, second, again, late)} == {("😀!", 10, True, False)}
+    assert client.head(path)["Stream-Next-Offset"] == f"{10:020d}"
+
+
+def test_a_line_end_in_two_appends_is_one(client, path):
+    client.put(path, b"one\r")
+    feed = client.follow(f"{path}?offset=-1&live=sse")
+    assert told(feed) == ("one", 3, True, False)
+    client.post(path, b"\ntwo\r")
+    assert told(feed) == ("\ntwo", 8, True, False)
+    client.post(path, b"\r")
+    assert told(feed) == ("\n", 9, True, False)
+    client.post(path, b"three")
+    assert told(feed) == ("\nthree", 15, True, False)
+
+
+@pytest.mark.parametrize("end", [b"\xe2\x82", b"\r"])
+def test_closing_brings_what_was_held_back(client, path, end):
+    client.put(path, b"a" + end)
+    feeds = [client.follow(f"{path}?offset={offset}&live=sse") for offset in (0, 0, 1)]
+    size = 1 + len(end)
+    assert [told(feed) for feed in feeds] == [("a", 1, True, False)] * 2 + [("", 1, True, False)]
+    client.close_stream(path)
+    shown = end.decode(errors="replace").replace("\r", "\n")
+    for feed in feeds:
+        assert told(feed) == (shown, size, True, True)
+        assert feed.next() is None
+    late = client.follow(f"{path}?offset=0&live=sse")
+    assert told(late) == ("a" + shown, size, True, True)
+
+
+def test_closing_with_the_rest_of_a_character(client, path):
+    client.put(path, b"a\xe2")
+    feed = client.follow(f"{path}?offset=-1&live=sse")
+    assert told(feed) == ("a", 1, True, False)
+    client.post(path, b"\x82\xac", stream_closed="true")
+    assert told(feed) == ("€", 4, True, True)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"\xff", b"\xc0", b"\xed\xa0", b"\xe0\x80", b"\xf4\x90", b"\x80\x80", b"\xf0\x9f\x41"]
+)
+def test_what_never_becomes_a_character_is_not_waited_for(client, path, broken):
+    client.put(path, b"a" + broken)
+    feed = client.follow(f"{path}?offset=-1&live=sse")
+    assert told(feed) == ("a" + broken.decode(errors="replace"), 1 + len(broken), True, False)
+
+
+def test_a_reader_may_start_inside_a_character(client, path):
+    client.put(path, "€b".encode())
+    feed = client.follow(f"{path}?offset=1&live=sse")
+    assert told(feed) == ("\ufffd\ufffdb", 4, True, False)
+
+
+def test_characters_come_whole_wherever_they_lie(server, connect):
+    """Each byte is an append of its own, many of them a block of its own."""
+    running = server({"checkpoint_age_s": 0.05, "block_bytes": "1KiB"})
+    client, path, text = connect(running), "/v1/stream/a", "é€😀\r\n" * 8
+    client.put(path)
+    live = client.follow(f"{path}?offset=-1&live=sse")
+    for number, byte in enumerate(text.encode()):
+        client.post(path, bytes([byte]))
+        if number % 5 == 0:
+            time.sleep(0.06)
+    client.close_stream(path)
+    shown = text.replace("\r\n", "\n")
+    assert "".join(data(live.rest())) == shown
+    running.restart()
+    assert "".join(data(client.follow(f"{path}?offset=-1&live=sse").rest())) == shown
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", '"UTF-16"', "windows-1252"])
+def test_text_in_another_charset_is_base64(client, path, charset):
+    client.put(path, "é\r".encode("latin-1"), f"text/plain; charset={charset}")
+    feed = client.follow(f"{path}?offset=-1&live=sse")
+    assert feed.headers["Stream-SSE-Data-Encoding"] == "base64"
+    assert told(feed) == (base64.b64encode(b"\xe9\r").decode(), 2, True, False)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain; charset=UTF-8", 'text/plain;charset="utf-8"', "text/x; charset=us-ascii"]
+)
+def test_text_in_utf8_is_text(client, path, content_type):
+    client.put(path, b"hi", content_type)
+    feed = client.follow(f"{path}?offset=-1&live=sse")
+    assert feed.headers["Stream-SSE-Data-Encoding"] is None
+    assert told(feed) == ("hi", 2, True, False)
+
+
+def test_a_feed_at_the_end_of_a_closed_stream_says_so_in_its_head(client, path):
+    client.put(path, b"hi", stream_closed="true")
+    for offset in ("now", "2"):
+        feed = client.follow(f"{path}?offset={offset}&live=sse")
+        assert (feed.headers["Stream-Closed"], feed.headers["Stream-Up-To-Date"]) == ("true", "true")
+        assert feed.headers["Stream-Next-Offset"] == f"{2:020d}"
+        assert told(feed) == ("", 2, True, True)
+    assert client.follow(f"{path}?offset=0&live=sse").headers["Stream-Closed"] is None
+
+
 def test_last_event_id_wins_over_the_offset(client, path):
     """A browser reconnects to the URL it was given, with the id of the last event it saw."""
     client.put(path, b"hello")
@@ -270,3 +394,6 @@ def test_a_follower_that_comes_to_damaged_data_is_let_go_and_nobody_else(server,
     assert client.get(path).code() == "corrupt_data"
     assert data(client.follow(f"{other}?offset=0&live=sse").until_up_to_date()) == ["sound"]
     assert "Traceback" not in running.log()
+    assert client.get("/readyz/local").body == b"ready\n1 damaged places are not served. Run 'millstream doctor'.\n"
+    assert b"\nmillstream_damaged_places 1.0\n" in client.get("/metrics").body
+    assert running.log().count("cannot be read") == 1

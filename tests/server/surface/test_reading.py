@@ -248,7 +248,9 @@ def test_now_on_a_closed_stream_says_so_in_every_mode(client, path):
     polled = client.get(f"{path}?offset=now&live=long-poll&timeout_ms=60000")
     assert (polled.status, polled["Stream-Closed"], polled["Stream-Up-To-Date"]) == (204, "true", "true")
     assert polled["Stream-Next-Offset"] == "00000000000000000005"
-    [event] = client.follow(f"{path}?offset=now&live=sse").rest()
+    feed = client.follow(f"{path}?offset=now&live=sse")
+    assert (feed.headers["Stream-Closed"], feed.headers["Stream-Up-To-Date"]) == ("true", "true")
+    [event] = feed.rest()
     assert control(event) == {
         "streamNextOffset": "00000000000000000005",
         "upToDate": True,

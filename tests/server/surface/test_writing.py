@@ -62,6 +62,25 @@ def test_a_producers_story(client, path):
     assert client.get(path).body == b"xx"
 
 
+def test_a_producer_that_closes_with_what_it_has_sent_before(client, path):
+    client.put(path)
+
+    def send(body, seq, **headers):
+        answer = client.post(path, body, producer_id="p", producer_epoch="0", producer_seq=str(seq), **headers)
+        return answer.status, answer["Stream-Closed"], answer["Producer-Epoch"], answer["Producer-Seq"]
+
+    assert send(b"a", 0) == (200, None, "0", "0")
+    assert send(b"b", 1) == (200, None, "0", "1")
+    assert send(b"a", 0) == (204, None, "0", "1")
+    for _ in range(2):
+        assert send(b"a", 0, stream_closed="true") == (204, "true", "0", "1")
+    assert send(b"", 0, stream_closed="true") == (204, "true", "0", "1")
+    assert send(b"", 7, stream_closed="true") == (204, "true", "0", "1")
+    assert send(b"b", 1) == (409, "true", None, None)
+    answer = client.get(path)
+    assert (answer.body, answer["Stream-Closed"]) == (b"ab", "true")
+
+
 def test_an_append_must_say_what_it_is(client, path):
     client.put(path)
     answer = client("POST", path, b"x")
@@ -145,6 +164,36 @@ def test_head_tells_everything_and_sends_nothing(client, path):
     assert client.head(path + "-missing").status == 404
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_queries_are_looked_at_before_streams(client, path, method):
+    """HEAD and GET check in the same order."""
+    client.put(path, b"hello")
+    old = client.head(path)["Stream-Id"]
+    assert client(method, f"{path}-missing?offset=x&stream-id={old}").status == 400
+    assert client(method, f"{path}-missing?stream-id={old}").status == 404
+
+
+def test_head_has_no_length_and_the_tag_of_the_state(client, path):
+    """GET's length is not known without reading; zero would be a lie (RFC 9110, section 8.6)."""
+    written = client.put(path, b"hello")
+    head = client.head(path)
+    assert (head["Content-Length"], head["Transfer-Encoding"]) == (None, None)
+    assert head["ETag"] == written["ETag"] != client.get(path)["ETag"]
+    assert int(client.head(path + "-missing")["Content-Length"]) == len(client.get(path + "-missing").body)
+
+
+def test_a_ttl_is_never_shown_as_more_than_it_is(server, connect):
+    """After a kill a deadline may lie a little later than it did."""
+    running = server()
+    path = "/v1/stream/kept"
+    connect(running).put(path, b"hello", stream_ttl="3600")
+    running.kill()
+    running.start()
+    client = connect(running)
+    assert int(client.head(path)["Stream-TTL"]) <= 3600
+    assert client.put(path, stream_ttl="3600").status == 200
+
+
 def test_a_ttl_counts_down_and_reads_renew_it_but_head_does_not(client, path):
     client.put(path, b"hello", stream_ttl="100")
     assert client.head(path)["Stream-TTL"] == "100"
@@ -177,7 +226,8 @@ def test_expiry_ends_a_live_read_and_frees_the_name(client, path):
     feed = client.follow(f"{path}?offset=-1&live=sse")
     waiting = client.send("GET", f"{path}?offset=5&live=long-poll&timeout_ms=9000")
     assert data(feed.rest()) == ["hello"]
-    assert waiting.answer().status == 404
+    expired = waiting.answer()
+    assert (expired.status, b"has expired" in expired.body) == (404, True)
     assert 0.9 < time.monotonic() - started < 5
     assert client.get(path).status == 404
     assert client.put(path, b"another", JSON).status == 400

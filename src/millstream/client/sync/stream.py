@@ -99,7 +99,8 @@ class Stream:
         of text; ``"sse"`` and ``"long-poll"`` insist. A live read ends with the stream, or when nothing new came for
         `idle_s`. `timestamp` starts with the first message committed then or later. `stream_id`, or a bookmark that
         has one, makes sure that the stream still is the same. `bootstrap=True` goes over trimmed history by a
-        snapshot: look at `batch.kind` then. `max_bytes` bounds each answer.
+        snapshot: look at `batch.kind` then. `max_bytes` bounds each answer, 4 MiB if it is
+        not given.
         """
         begin = start_of(start, settings.get("stream_id"))
         batches = self._driver.iterate(self._flows.read(begin, settings, time.monotonic))

@@ -24,6 +24,7 @@ STATUS: dict[type[e.MillstreamError], int] = {
     e.TooLarge: 413,
     e.UnsupportedMedia: 415,
     e.TooMany: 429,
+    e.NotSupported: 501,
     e.Unavailable: 503,
     e.OutcomeUnknown: 503,
     e.StorageError: 503,
@@ -55,6 +56,7 @@ REASONS: dict[int, bytes] = {
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    501: b"Not Implemented",
     503: b"Service Unavailable",
 }
 
@@ -85,6 +87,8 @@ def error_lines(error: e.MillstreamError) -> bytes:
     if isinstance(error, e.Gone) and error.earliest is not None:
         lines = b"Stream-Earliest-Offset: %020d\r\nStream-Next-Offset: %020d\r\n" % (error.earliest, error.earliest)
         return lines if error.key is None else lines + _bootstrap_link(error.key)
+    if error.code == "unsupported_encoding":
+        return b"Accept-Encoding: identity\r\n"  # RFC 9110, section 15.5.16
     if isinstance(error, e.Unavailable | e.TooMany):
         return _RETRY_AFTER
     return b""

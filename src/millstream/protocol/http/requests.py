@@ -13,18 +13,20 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from ...model.commands import EMPTY_BODY, Append, Body, Create, Delete
-from ...model.errors import BadRequest
+from ...model.errors import BadRequest, NotSupported, UnsupportedMedia
 from ...model.facts import Producer
-from ...model.media import is_json
+from ...model.media import is_json, is_media_type
 from ...model.offsets import BEGINNING, parse_offset
 from . import headers as h
 from .json_mode import split_body
 
 _INTEGER = re.compile(rb"[0-9]{1,16}")
 _TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
-_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_HOST = re.compile(rb"(?:[0-9A-Za-z._~-]+|\[[0-9A-Za-z:.%]+\])(?::[0-9]{0,5})?")
 _SAFE_INTEGER_MAX = 2**53 - 1
 _TOKEN_BYTES_MAX = 1024
+_CURSOR_DIGITS_MAX = 64
 FLAT = b"/v1/stream/"  # the prefix under which a stream is one path
 LIVE_MODES = ("long-poll", "sse")
 
@@ -46,6 +48,12 @@ class Request(msgspec.Struct, gc=False):
     def target(self) -> bytes:
         return b"%b?%b" % (self.path, self.query) if self.query else self.path
 
+    @property
+    def location_line(self) -> bytes:
+        """The header line that names what was created: absolute where the client has said how it calls the server."""
+        host = self.headers.get(h.HOST)
+        return b"Location: http://%b%b\r\n" % (host, self.path) if host else b"Location: %b\r\n" % self.path
+
 
 class PlainRead(Request):
     """A GET that says nothing but what to read."""
@@ -60,20 +68,22 @@ class PlainAppend(msgspec.Struct, frozen=True, gc=False):
     command: Append
 
 
-def origin_form(target: bytes) -> bytes:
-    """The path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
+def origin_form(target: bytes) -> tuple[bytes | None, bytes]:
+    """Host and path of a target that names a whole URL, as proxies send it (RFC 9112, section 3.2.2)."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
-        return target
-    return b"/" + rest.partition(b"/")[2]
+        return None, target
+    host, _, path = rest.partition(b"/")
+    return host, b"/" + path
 
 
 def require_host(request: Request) -> bytes:
-    host = request.headers.get(h.HOST)
-    if host is None:
-        if request.version == "1.1":
-            raise BadRequest("HTTP/1.1 requests need a Host header.", code="host_missing")
-        return b""
+    """Empty only where HTTP/1.0 leaves it out."""
+    host = request.headers.get(h.HOST, b"")
+    if not host and (h.HOST in request.headers or request.version == "1.1"):
+        raise BadRequest("HTTP/1.1 requests need a Host header that names a host.", code="host_missing")
+    if host and not _HOST.fullmatch(host):
+        raise BadRequest("The Host must be a name or an address, with or without a port.", code="bad_host")
     return host
 
 
@@ -94,26 +104,46 @@ def is_closing(headers: dict[bytes, bytes]) -> bool:
     return value is not None and value.strip().lower() == b"true"
 
 
+# What upstream and other servers give a meaning that is not known here: a write must not succeed as something else.
+_LATER_HEADERS = frozenset(
+    {h.STREAM_FORKED_FROM, h.STREAM_FORK_OFFSET, h.STREAM_FORK_SUB_OFFSET, h.STREAM_RECORD_MATCH}
+)
+_REFUSED_HEADERS = _LATER_HEADERS | {h.CONTENT_ENCODING}
+_LATER_PARAMETERS = ("record", "tail_records", "record_view")
+
+
+def check_write(headers: dict[bytes, bytes]) -> None:
+    """Refuse what asks for more than this server can do, or says that the body is not what it would be taken for."""
+    for name in _LATER_HEADERS.intersection(headers):
+        raise NotSupported(f"{_titled(name)} is not supported yet. Without it this would be another request.")
+    if headers.get(h.CONTENT_ENCODING, b"identity").lower() != b"identity":
+        raise UnsupportedMedia(
+            "A body is kept and given out as it is sent. Send it without Content-Encoding.", code="unsupported_encoding"
+        )
+
+
 # Most appends carry none of these.
 _WRITER_HEADERS = frozenset(
-    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH}
+    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH} | _REFUSED_HEADERS
 )
 
 
 def append_command(request: Request, key: str) -> Append:
     headers = request.headers
-    content_type = _content_type(headers)
+    content_type = content_type_of(headers)
     if _WRITER_HEADERS.isdisjoint(headers):
-        return Append(key, content_type, _append_body(request.body, content_type, False))
+        return Append(key, content_type, _append_body(request.body, content_type))
+    if not _REFUSED_HEADERS.isdisjoint(headers):
+        check_write(headers)
     closes = h.STREAM_CLOSED in headers and is_closing(headers)
     return Append(
         key,
         content_type,
-        _append_body(request.body, content_type, closes),
+        _append_body(request.body, content_type),
         closes,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
-        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        condition(headers, h.IF_MATCH),
     )
 
 
@@ -126,8 +156,11 @@ class PlainKind(NamedTuple):
 
 
 def plain_kind(headers: dict[bytes, bytes], body_size: int) -> PlainKind | None:
-    """None if they say more than a content type."""
-    content_type = _content_type(headers)
+    """None if they say more than a content type, or none that is one."""
+    try:
+        content_type = content_type_of(headers)
+    except BadRequest:
+        return None
     if content_type is None or not _WRITER_HEADERS.isdisjoint(headers):
         return None
     request = Request(b"POST", FLAT, b"", headers, b"", True, body_size=body_size)
@@ -136,7 +169,8 @@ def plain_kind(headers: dict[bytes, bytes], body_size: int) -> PlainKind | None:
 
 def create_command(request: Request, key: str, needs_bucket: bool = False) -> Create:
     headers = request.headers
-    content_type = _content_type(headers)
+    check_write(headers)
+    content_type = content_type_of(headers)
     body = EMPTY_BODY
     if request.body:
         body = split_body(request.body) if content_type and is_json(content_type) else Body(request.body)
@@ -150,13 +184,21 @@ def create_command(request: Request, key: str, needs_bucket: bool = False) -> Cr
         body,
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
-        headers[h.IF_MATCH].decode("latin-1") if h.IF_MATCH in headers else None,
+        condition(headers, h.IF_MATCH),
         needs_bucket,
+        if_none_match=condition(headers, h.IF_NONE_MATCH),
     )
 
 
-def delete_command(key: str) -> Delete:
-    return Delete(key)
+def delete_command(request: Request, key: str) -> Delete:
+    check_write(request.headers)
+    return Delete(key, condition(request.headers, h.IF_MATCH))
+
+
+def condition(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    """The tags of a conditional header, if there is one."""
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def read_query(request: Request) -> ReadQuery:
@@ -180,16 +222,25 @@ def _parse_query(query: bytes) -> ReadQuery:
     live = values.get("live")
     if live is not None and live not in LIVE_MODES:
         raise BadRequest(f"live must be one of {', '.join(LIVE_MODES)}.", code="bad_live")
+    for name in _LATER_PARAMETERS:
+        if name in values:
+            raise NotSupported(f"{name}= is not supported yet. Read from an offset.")
     offset, timestamp = values.get("offset"), values.get("timestamp")
     if offset is not None and timestamp is not None:
         raise BadRequest("Give an offset or a timestamp, not both.", code="bad_timestamp")
     if live is not None and offset is None and timestamp is None:
         raise BadRequest(f"live={live} needs an offset: -1, now, or a Stream-Next-Offset.", code="offset_missing")
+    cursor = values.get("cursor", values.get("stream-cursor"))
+    if cursor is not None and offset is None and timestamp is None:
+        raise BadRequest(
+            "A cursor is no place in a stream. Give the offset to read from, and the stream-id that it belongs to.",
+            code="offset_missing",
+        )
     return ReadQuery(
         BEGINNING if offset is None else parse_offset(offset),
         offset is not None,
         live,
-        _cursor(values.get("cursor", values.get("stream-cursor"))),
+        None if cursor is None else _cursor(cursor),
         bounded(values, "timeout_ms", 0),
         bounded(values, "max_bytes", 1),
         values.get("stream-id"),
@@ -242,10 +293,12 @@ def _moment(text: str) -> int:
     return moment
 
 
-def _cursor(text: str | None) -> int | None:
+def _cursor(text: str) -> int | None:
     """A cursor that is not one of ours is harmless: it only tells a cache's requests apart."""
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 24:
+    if not text.isascii() or not text.isdigit():
         return None
+    if len(text) > _CURSOR_DIGITS_MAX:
+        raise BadRequest(f"A cursor has at most {_CURSOR_DIGITS_MAX} digits.", code="bad_cursor")
     return int(text)
 
 
@@ -258,22 +311,24 @@ def bounded(values: dict[str, str], name: str, least: int) -> int | None:
     return int(text)
 
 
-def _content_type(headers: dict[bytes, bytes]) -> str | None:
+def content_type_of(headers: dict[bytes, bytes]) -> str | None:
     value = headers.get(h.CONTENT_TYPE)
-    if not value:
-        return None
+    return _known_type(value) if value else None
+
+
+@lru_cache(maxsize=1024)
+def _known_type(value: bytes) -> str:
     if len(value) > _TOKEN_BYTES_MAX:
         raise BadRequest(f"Content-Type must have at most {_TOKEN_BYTES_MAX} bytes.", code="bad_header")
-    return value.decode("latin-1")
+    content_type = value.decode("latin-1")
+    if not is_media_type(content_type):
+        raise BadRequest("Content-Type must be a media type such as text/plain.", code="bad_content_type")
+    return content_type
 
 
-def _append_body(body: bytes, content_type: str | None, closes: bool) -> Body:
+def _append_body(body: bytes, content_type: str | None) -> Body:
     if not body:
-        if closes:
-            return EMPTY_BODY
-        return Body(
-            fault=BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
-        )
+        return EMPTY_BODY  # good for closing, and nothing else
     return Body(body) if content_type is None or not is_json(content_type) else _json_body(body)
 
 
@@ -343,7 +398,11 @@ def parse_time_ms(text: str) -> int:
 def _parse_rfc3339(text: str) -> int | None:
     if not _RFC3339.fullmatch(text):
         return None
+    is_leap = text[14:19] == "59:60"
+    if is_leap:
+        text = f"{text[:17]}59{text[19:]}"
     try:
-        return round(datetime.fromisoformat(text.upper().replace(" ", "T")).timestamp() * 1000)
+        moment = datetime.fromisoformat(text.upper().replace(" ", "T")).timestamp()
+        return round((moment + is_leap) * 1000)
     except (ValueError, OverflowError):
         return None  # a date that does not exist

@@ -10,6 +10,7 @@ from ...model.etags import range_etag, state_etag
 from ...model.media import media_type
 from ...model.records import StreamRecord
 from ...model.replies import Outcome, Receipt
+from . import headers as h
 from .error_table import REASONS
 
 # Bytes from a stream never get rights on the origin that serves them.
@@ -38,6 +39,14 @@ def head(status: int, common: bytes, lines: bytes, length: int | None) -> bytes:
     if length is None:
         return b"%b%b%b\r\n" % (_STATUS_LINES[status], common, lines)
     return b"%b%b%bContent-Length: %d\r\n\r\n" % (_STATUS_LINES[status], common, lines, length)
+
+
+def options_lines(methods: bytes) -> bytes:
+    """What a resource takes, for whoever asks and for browsers that ask before they let a page send."""
+    return (
+        b"Allow: %b\r\nAccess-Control-Allow-Methods: %b\r\nAccess-Control-Allow-Headers: %b\r\n"
+        b"Access-Control-Max-Age: 600\r\n" % (methods, methods, h.ALLOWED_BY_CORS)
+    )
 
 
 def write_status(receipt: Receipt) -> int:
@@ -70,6 +79,8 @@ def write_lines(receipt: Receipt, stream_id: str) -> bytes:
             receipt.producer_epoch,
             receipt.producer_seq,
         )
+    elif receipt.producer_epoch is not None:
+        lines += b"Producer-Epoch: %d\r\n" % receipt.producer_epoch
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
+from codecs import utf_8_decode
 from collections.abc import Sequence
 
 HEARTBEAT = b":\n\n"
@@ -41,13 +42,13 @@ def control_event(next_offset: int, cursor: int, *, up_to_date: bool, closed: bo
     return b"event: control\ndata:{%b}\nid: %020d\n\n" % (fields, next_offset)
 
 
-def whole_characters(data: bytes | memoryview) -> int:
-    """How many bytes of `data` end with a whole UTF-8 character: an event must not break one."""
-    size = len(data)
-    for back in range(1, min(4, size) + 1):
-        byte = data[size - back]
-        if byte & 0xC0 == 0x80:
-            continue  # a continuation: its start lies further left
-        needed = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-        return size if back >= needed else size - back
-    return size  # not UTF-8 anyway
+def unfinished_bytes(text: bytes) -> int:
+    """How many bytes at the end may be of a character, or a line end, whose rest is yet to come. An event must not
+    break one; what can never become a character is not waited for."""
+    last = text[-1:]
+    if last < b"\x80":
+        return int(last == b"\r")
+    end = text[-3:]
+    begun = end[utf_8_decode(end, "replace", False)[1] :]
+    # Half a surrogate pair is none, though Python's decoder waits for its end, as some of its callers want it.
+    return 0 if begun[:1] == b"\xed" and begun[1:] >= b"\xa0" else len(begun)

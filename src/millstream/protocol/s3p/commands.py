@@ -14,7 +14,7 @@ from .escaping import shown
 
 OPTION_BYTES_MAX = 128  # of one key or value: the longest that means something has 41
 OPTIONS_MAX = 64  # keys and values together; a key may come more than once
-_DECIMAL = re.compile(rb"[0-9]{1,20}")
+_DECIMAL = re.compile(rb"[0-9]+")
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -160,6 +160,9 @@ class RowCollector:
                 offset += len(message[0])
         elif type(fact) is facts.SnapshotPublished:
             self._add_snapshot(stream, sequence, at_ms, fact)
+        elif type(fact) is facts.ContentTypeTaken:
+            self.streams[self.meet(stream)] = stream  # it has had no message by another type
+            return logged
         else:
             return logged
         return sequence, at_ms, behind, msgspec.structs.replace(fact, payload=b"")
@@ -181,10 +184,12 @@ class RowCollector:
         return b"".join([message[0] for message in self.messages])
 
     def _add_snapshot(self, stream: ChunkStream, sequence: int, at_ms: int, fact: facts.SnapshotPublished) -> None:
-        """A snapshot has a type of its own: it stands under its stream's name with that."""
+        """A snapshot has a type of its own: it stands under its stream's name with that. One of an empty stream stands
+        alone in any case: the stream may yet take another type."""
         named = stream._replace(content_type=fact.content_type)
         self._kinds[len(self.messages)] = SNAPSHOT if fact.object is None else LARGE_SNAPSHOT
-        self._places.append(self.meet(stream) if named == stream else self._place(named, named))
+        is_shared = named == stream and fact.offset > 0
+        self._places.append(self.meet(stream) if is_shared else self._place(named, named))
         self._offsets.append(fact.offset)
         self.messages.append((fact.payload, at_ms, 0, 0, sequence))
 

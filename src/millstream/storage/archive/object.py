@@ -61,10 +61,6 @@ def archive_name(archive: int) -> str:
     return f"{FOLDER}/{archive:012d}"
 
 
-def archive_number(name: str) -> int:
-    return int(name.rpartition("/")[2])
-
-
 class ArchiveWriter:
     """Writes one object while its chunks are made; `rows` says afterwards where everything went.
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from ...model.records import BucketRecord, Extent, StreamRecord
+from ...model.timeline import Timeline
 from .archives import ArchiveShelf
-from .schema import SELECT_STREAMS, connect, stream_of
+from .schema import SELECT_STREAMS, connect, read_timeline, stream_of
 
 _MAPPED_BYTES_MAX = 1 << 30
 # In the order of the fields.
@@ -70,6 +71,16 @@ class CatalogReader:
         )
         return [Extent(*row) for row in rows]
 
+    def count_messages(self, number: int, start: int, end: int, limit: int) -> tuple[int, int]:
+        """How many messages the blocks hold that follow each other from `start` on, as far as they end before `end`,
+        at most so many blocks; and where the last one ends. None if no block begins at `start`."""
+        first, count, through = self._execute(
+            "SELECT min(first_offset), sum(messages), max(next_offset) FROM (SELECT * FROM extents WHERE stream = ?1"
+            " AND first_offset >= ?2 AND first_offset < ?3 AND next_offset <= ?3 ORDER BY first_offset LIMIT ?4)",
+            (number, start, end, limit),
+        ).fetchone()
+        return (count, through) if first == start else (0, start)
+
     def extent_since(self, number: int, since_ms: int) -> Extent | None:
         """The first block that holds a message committed at or after a time."""
         row = self._execute(
@@ -118,6 +129,9 @@ class CatalogReader:
     def state(self, name: str) -> int | None:
         row = self._execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else int(row[0])
+
+    def timeline(self) -> Timeline:
+        return read_timeline(self._connection)
 
     def segment_bytes(self) -> tuple[int, int, int]:
         """How many segments there are, their bytes, and how many of those are live."""

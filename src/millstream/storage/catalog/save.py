@@ -14,8 +14,9 @@ import msgspec
 from ...model.errors import UnknownFormat
 from ...model.facts import Producer
 from ...model.records import BucketRecord, Extent, StreamRecord
+from ...model.timeline import Timeline
 from .archives import ArchiveLedger
-from .schema import SELECT_STREAMS, VERSION, connect, create_tables, stream_of
+from .schema import SELECT_STREAMS, VERSION, connect, create_tables, read_timeline, stream_of
 
 _encode = msgspec.msgpack.Encoder().encode
 _ASKED_MAX = 500  # rows that one query asks for
@@ -68,6 +69,17 @@ class CatalogWriter:
 
     def set_state(self, name: str, value: int) -> None:
         self._connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+    def timeline(self) -> Timeline:
+        return read_timeline(self._connection)
+
+    def save_timeline(self, timeline: Timeline) -> None:
+        for name in ("at_ms", "shift_ms", "offset_ms"):
+            self.set_state(name, getattr(timeline, name))
+        self._connection.execute("DELETE FROM clock_gaps")
+        self._connection.executemany(
+            "INSERT INTO clock_gaps VALUES (?, ?)", map(msgspec.structs.astuple, timeline.gaps)
+        )
 
     # -- streams and buckets ---------------------------------------------------------------------------
 

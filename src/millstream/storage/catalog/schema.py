@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ...model.records import StreamRecord
+from ...model.timeline import Gap, Timeline
 
 # 1: every record was up to date, extents had no ids, segments counted blocks instead of messages, none was shared
 VERSION = 2
@@ -22,9 +23,14 @@ _records = msgspec.msgpack.Decoder(StreamRecord)
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS state (
-    name TEXT PRIMARY KEY,       -- incarnation, applied, at_ms, replay_from, next_segment, and the archive's
+    name TEXT PRIMARY KEY,       -- incarnations, applied, replay_from, next_segment, the clock's and the archive's
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS clock_gaps (
+    from_ms INTEGER PRIMARY KEY, -- commit times that were stepped over
+    to_ms INTEGER NOT NULL
+);
 
 CREATE TABLE IF NOT EXISTS buckets (
     name TEXT PRIMARY KEY,
@@ -144,6 +150,12 @@ def stream_of(row: tuple[bytes, int | None, int, int, int]) -> StreamRecord:
     if tail is not None and tail > record.tail:
         record.tail, record.written_ms, record.id_ms, record.id_seq = tail, written_ms, id_ms, id_seq
     return record
+
+
+def read_timeline(connection: sqlite3.Connection) -> Timeline:
+    state = dict(connection.execute("SELECT name, value FROM state"))
+    gaps = [Gap(*row) for row in connection.execute("SELECT from_ms, to_ms FROM clock_gaps ORDER BY from_ms")]
+    return Timeline(state.get("at_ms", 0), state.get("shift_ms", 0), state.get("offset_ms", 0), gaps)
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:

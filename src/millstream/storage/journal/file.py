@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from ...model.errors import CorruptData
 from ..files import Files
@@ -16,6 +20,9 @@ from .record import FRAME_BYTES, HEADER_BYTES, FileHeader, frame_header
 from .recovery import SUFFIX, JournalScan, list_files, scan_journal
 
 _TEMPORARY = ".tmp-"
+_ROLL_DESCRIPTORS = 2  # that of the new file, and that of the folder while it is synced
+_TRIES, _PAUSE_S = 1000, 0.01
+_T = TypeVar("_T")
 
 
 class LocalJournal:
@@ -30,14 +37,15 @@ class LocalJournal:
         self._at = 0
         self._allocated = 0
         self._salt = 0
+        self._spares: list[int] = []  # descriptors for the next roll, which connections can then not take
         self.incarnation = 0
         self.last_sequence = 0
         self.torn_bytes = 0  # what opening had to cut
 
-    def open(self, now_ms: int) -> JournalScan:
-        """Check everything there is, cut a torn tail, and get ready to write."""
+    def open(self, now_ms: int, scan: JournalScan | None = None) -> JournalScan:
+        """Check everything there is, unless that was just done, cut a torn tail, and get ready to write."""
         self._files.make_directory(self._directory)
-        scan = scan_journal(self._directory, self._files)
+        scan = scan or scan_journal(self._directory, self._files)
         if scan.damage is not None:
             raise CorruptData(
                 f"The journal is damaged: {scan.damage.path.name} at byte {scan.damage.at}: {scan.damage.reason}. "
@@ -49,7 +57,7 @@ class LocalJournal:
         if scan.files:
             self._continue(scan)
         else:
-            self.incarnation = secrets.randbits(63)
+            self.incarnation = new_incarnation()
             self._start_file(now_ms, HEADER_BYTES)
         return scan
 
@@ -86,9 +94,19 @@ class LocalJournal:
         trim_files(self._directory, self._files, through)
 
     def close(self) -> None:
+        self._give_spares()
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
+
+    def _take_spares(self, path: Path) -> None:
+        with contextlib.suppress(OSError):  # without them a roll has to be patient
+            while len(self._spares) < _ROLL_DESCRIPTORS:
+                self._spares.append(self._files.open_read(path))
+
+    def _give_spares(self) -> None:
+        while self._spares:
+            self._files.close(self._spares.pop())
 
     def _clear_temporary(self) -> None:
         """What a crash inside `start_file` left."""
@@ -110,6 +128,7 @@ class LocalJournal:
             self._files.truncate(self._fd, scan.end)
             self._files.allocate(self._fd, self._allocated)
             self._files.sync(self._fd)
+        self._take_spares(path)
 
     def _make_room(self, now_ms: int, needed: int) -> None:
         if self._at > HEADER_BYTES:
@@ -122,9 +141,15 @@ class LocalJournal:
 
     def _start_file(self, now_ms: int, needed: int) -> None:
         header = FileHeader(self._shard, self.incarnation, secrets.randbits(63), self.last_sequence + 1, now_ms)
+        self._give_spares()
         fd, allocated = start_file(self._directory, self._files, header, max(self._file_bytes, needed))
         self.close()
         self._fd, self._at, self._salt, self._allocated = fd, HEADER_BYTES, header.salt, allocated
+        self._take_spares(_path_of(self._directory, header))
+
+
+def new_incarnation() -> int:
+    return secrets.randbits(63)
 
 
 def start_file(directory: Path, files: Files, header: FileHeader, size: int) -> tuple[int, int]:
@@ -133,21 +158,37 @@ def start_file(directory: Path, files: Files, header: FileHeader, size: int) -> 
     It gets its name only when its header and space are on disk, and is used only when its name is: otherwise a
     crash could lose what was acknowledged after the roll.
     """
-    path = directory / f"{header.first_sequence:020d}{SUFFIX}"
+    path = _path_of(directory, header)
     temporary = directory / f"{_TEMPORARY}{header.first_sequence:020d}"
     allocated = max(size, HEADER_BYTES)
-    fd = files.create(temporary)
+    fd = _patiently(files.create, temporary)
     try:
         files.allocate(fd, allocated)
         files.pwrite(fd, header.encode(), 0)
         files.sync(fd)
         files.link(temporary, path)
         files.unlink(temporary)
-        files.sync_directory(directory)
+        _patiently(files.sync_directory, directory)
     except BaseException:
         files.close(fd)
         raise
     return fd, allocated
+
+
+def _path_of(directory: Path, header: FileHeader) -> Path:
+    return directory / f"{header.first_sequence:020d}{SUFFIX}"
+
+
+def _patiently(call: Callable[[Path], _T], path: Path) -> _T:
+    """Without a descriptor nothing has happened yet, and others give theirs back: that is no failure of the disk."""
+    for _ in range(_TRIES):
+        try:
+            return call(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        time.sleep(_PAUSE_S)
+    return call(path)
 
 
 def trim_files(directory: Path, files: Files, through: int) -> int:

@@ -13,10 +13,8 @@ from ...model.codec import decode_facts
 from ...model.errors import CorruptData
 from ..files import Files
 from ..ports import Batch
-from .record import FRAME_BYTES, HEADER_BYTES, Frame, frame_bytes, read_frame
-from .recovery import JournalFile, last_of, list_files
-
-_WINDOW_BYTES = 1 << 20
+from .record import FRAME_BYTES, HEADER_BYTES, Frame
+from .recovery import WINDOW_BYTES, JournalFile, frames_in, last_of, list_files
 
 
 class _Place(NamedTuple):
@@ -30,7 +28,7 @@ class _Place(NamedTuple):
 class JournalReader:
     """Reads batches, and goes on from where it stopped when it is asked for what follows."""
 
-    def __init__(self, directory: Path, files: Files, window_bytes: int = _WINDOW_BYTES) -> None:
+    def __init__(self, directory: Path, files: Files, window_bytes: int = WINDOW_BYTES) -> None:
         self._directory = directory
         self._files = files
         self._window_bytes = max(window_bytes, FRAME_BYTES)
@@ -62,26 +60,7 @@ class JournalReader:
     def _frames(self, file: JournalFile, place: _Place) -> Iterator[Frame]:
         fd = self._files.open_read(file.path)
         try:
-            yield from self._frames_in(fd, file.header.salt, place.at, place.sequence)
+            at, expected = place.at, place.sequence
+            yield from frames_in(self._files, fd, file.header.salt, at, expected, self._window_bytes)
         finally:
             self._files.close(fd)
-
-    def _frames_in(self, fd: int, salt: int, at: int, expected: int) -> Iterator[Frame]:
-        window, start = memoryview(b""), at
-        while True:
-            frame = read_frame(window, at - start, salt)
-            if frame is None:
-                # The end, or the end of the window: that is known once the window begins with it and is large enough.
-                wanted = max(self._window_bytes, frame_bytes(window, at - start, salt))
-                if start == at and len(window) >= wanted:
-                    return
-                data = self._files.pread(fd, wanted, at)
-                if start == at and len(data) == len(window):
-                    return  # the end of the file
-                window, start = memoryview(data), at
-            elif frame.first_sequence != expected:
-                return
-            else:
-                at = start + frame.end
-                expected = last_of(frame) + 1
-                yield Frame(frame.first_sequence, frame.at_ms, frame.body, at)

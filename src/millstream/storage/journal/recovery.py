@@ -8,14 +8,17 @@ good ones behind it or a gap in the sequence, was acknowledged once: the start s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ...model.errors import CorruptData
 from ..files import Files
-from .record import FRAME_MAGIC, HEADER_BYTES, FileHeader, Frame, read_frame
+from .record import FRAME_BYTES, FRAME_MAGIC, HEADER_BYTES, FileHeader, Frame, frame_bytes, read_frame
 
 SUFFIX = ".log"
+WINDOW_BYTES = 1 << 20
+_ZEROS = bytes(WINDOW_BYTES)
 
 
 class JournalFile(NamedTuple):
@@ -62,24 +65,54 @@ def scan_journal(directory: Path, files: Files) -> JournalScan:
         if file.header.first_sequence != last + 1:
             reason = f"sequence {last + 1} is missing: the file starts with {file.header.first_sequence}"
             return JournalScan(found, last, end, 0, Damage(file.path, 0, reason))
-        data = memoryview(_read_whole(file.path, files))
         end = HEADER_BYTES
-        for frame in _frames(data, file.header, last + 1):
-            last, end = last_of(frame), frame.end
-        torn = len(bytes(data[end:]).rstrip(b"\0"))
-        if not torn:
-            continue
-        if not is_last or _valid_frame_behind(data, end + 1, file.header.salt, last):
-            return JournalScan(found, last, end, 0, Damage(file.path, end, "a damaged frame has good ones behind it"))
+        with _opened(file.path, files) as fd:
+            written = files.written_ranges(fd)
+            for frame in frames_in(files, fd, file.header.salt, end, last + 1):
+                last, end = last_of(frame), frame.end
+            stop = _end_of_bytes(files, fd, written, end)
+            torn = stop - end
+            if torn and (not is_last or _valid_frame_behind(files, fd, range(end + 1, stop), file.header.salt, last)):
+                damage = Damage(file.path, end, "a damaged frame has good ones behind it")
+                return JournalScan(found, last, end, 0, damage)
     return JournalScan(found, last, end, torn, None)
 
 
-def _frames(data: memoryview, header: FileHeader, expected: int) -> Iterator[Frame]:
-    at = HEADER_BYTES
-    while (frame := read_frame(data, at, header.salt)) is not None and frame.first_sequence == expected:
-        expected = last_of(frame) + 1
-        at = frame.end
-        yield frame
+def frames_in(
+    files: Files, fd: int, salt: int, at: int, expected: int, window_bytes: int = WINDOW_BYTES
+) -> Iterator[Frame]:
+    """The frames of an open file from a place on, a window at a time, up to the first that is not as expected."""
+    window, start = memoryview(b""), at
+    while True:
+        frame = read_frame(window, at - start, salt)
+        if frame is None:
+            # The end, or the end of the window: that is known once the window begins with it and is large enough.
+            wanted = max(window_bytes, frame_bytes(window, at - start, salt))
+            if start == at and len(window) >= wanted:
+                return
+            data = files.pread(fd, wanted, at)
+            if start == at and len(data) == len(window):
+                return  # the end of the file
+            window, start = memoryview(data), at
+        elif frame.first_sequence != expected:
+            return
+        else:
+            at = start + frame.end
+            expected = last_of(frame) + 1
+            yield Frame(frame.first_sequence, frame.at_ms, frame.body, at)
+
+
+def _end_of_bytes(files: Files, fd: int, written: list[tuple[int, int]], end: int) -> int:
+    """Behind the last byte other than zero, or `end` if that is where nothing follows. Files are allocated before they
+    are written: what never was is not read."""
+    for first, stop in reversed(written):
+        while stop > max(first, end):
+            at = max(first, end, stop - WINDOW_BYTES)
+            data = files.pread(fd, stop - at, at)
+            if data != _ZEROS[: len(data)]:
+                return at + len(data.rstrip(b"\0"))
+            stop = at
+    return end
 
 
 def last_of(frame: Frame) -> int:
@@ -87,30 +120,32 @@ def last_of(frame: Frame) -> int:
     return frame.first_sequence + int.from_bytes(frame.body[1:5], "big") - 1
 
 
-def _valid_frame_behind(data: memoryview, at: int, salt: int, last: int) -> bool:
-    haystack = data.obj
-    assert isinstance(haystack, bytes)
-    while (at := haystack.find(FRAME_MAGIC, at)) >= 0:
-        frame = read_frame(data, at, salt)
-        if frame is not None and frame.first_sequence > last:
-            return True
-        at += 1
+def _valid_frame_behind(files: Files, fd: int, places: range, salt: int, last: int) -> bool:
+    """Whether a frame begins at one of these places that comes after what was read."""
+    for start in places[::WINDOW_BYTES]:
+        haystack = files.pread(fd, WINDOW_BYTES + FRAME_BYTES, start)
+        at = haystack.find(FRAME_MAGIC)
+        while 0 <= at < WINDOW_BYTES:
+            size = frame_bytes(memoryview(haystack), at, salt)
+            frame = read_frame(memoryview(files.pread(fd, size, start + at)), 0, salt) if size else None
+            if frame is not None and frame.first_sequence > last:
+                return True
+            at = haystack.find(FRAME_MAGIC, at + 1)
     return False
 
 
 def _read_header(path: Path, files: Files) -> FileHeader:
-    fd = files.open_read(path)
-    try:
-        return FileHeader.decode(files.pread(fd, HEADER_BYTES, 0))
-    except CorruptData as error:
-        raise CorruptData(f"{path.name}: {error.message}") from None
-    finally:
-        files.close(fd)
+    with _opened(path, files) as fd:
+        try:
+            return FileHeader.decode(files.pread(fd, HEADER_BYTES, 0))
+        except CorruptData as error:
+            raise CorruptData(f"{path.name}: {error.message}") from None
 
 
-def _read_whole(path: Path, files: Files) -> bytes:
+@contextmanager
+def _opened(path: Path, files: Files) -> Iterator[int]:
     fd = files.open_read(path)
     try:
-        return files.pread(fd, files.size(fd), 0)
+        yield fd
     finally:
         files.close(fd)

@@ -43,6 +43,13 @@ def segment_number(name: str) -> int:
     return int(name.rpartition("/")[2])
 
 
+def damaged(extent: Extent, stream: int | str, error: Exception) -> CorruptData:
+    """The error that says which block cannot be read."""
+    place = f"{segment_name(extent.segment)} at byte {extent.at}"
+    why = str(error).rstrip(".")
+    return CorruptData(f"Stream {stream}: the block in {place} cannot be read: {why}.", place=place)
+
+
 class SegmentBuilder:
     """Makes blocks; `write` stores the object while they are made, and `extents` says where everything went."""
 

@@ -29,10 +29,6 @@ def object_name(number: int) -> str:
     return f"{FOLDER}/{number:020d}"
 
 
-def object_number(name: str) -> int:
-    return int(name.rpartition("/")[2])
-
-
 def read_additions(store: ObjectStore, number: int) -> Iterator[bytes]:
     """The index in pieces; `decode_additions` makes sense of each."""
     meta: Meta = read_meta(store, object_name(number), MAGIC)

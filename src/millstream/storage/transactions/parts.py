@@ -35,6 +35,7 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True):
     messages: int = 0
     bytes: int = 0
     order: str = ""  # "int", "text", or nothing
+    bucket_number: int = 0  # as `bucket_ms`: two may be created within a millisecond
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,10 +59,6 @@ class Run(msgspec.Struct, frozen=True):
 
 def part_name(number: int) -> str:
     return f"{FOLDER}/{number:020d}"
-
-
-def part_number(name: str) -> int:
-    return int(name.rpartition("/")[2])
 
 
 class Rows(Protocol):

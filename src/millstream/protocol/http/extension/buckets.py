@@ -8,6 +8,7 @@ import msgspec
 
 from ....model.errors import BadRequest
 from ....model.facts import BucketSettings
+from ....model.media import DEFAULT_CONTENT_TYPE, is_media_type
 from ....model.names import split_key
 from ....model.records import BucketRecord, StreamRecord
 from ..requests import parameters
@@ -52,7 +53,8 @@ def _given(asked: _T | msgspec.UnsetType, present: _T) -> _T:
 
 def _check(settings: BucketSettings) -> None:
     content_type = settings.content_type
-    if content_type is not None and not (content_type.isascii() and content_type.isprintable() and "/" in content_type):
+    is_plain = content_type is None or (content_type.isascii() and content_type.isprintable())
+    if not is_plain or not is_media_type(content_type or DEFAULT_CONTENT_TYPE):
         raise BadRequest("content_type must be a media type such as text/plain.", code="bad_settings")
     for name in ("ttl_s", "retention_s", "retention_bytes"):
         value = getattr(settings, name)
@@ -60,6 +62,15 @@ def _check(settings: BucketSettings) -> None:
             raise BadRequest(f"{name.replace('_s', '_seconds')} must be from 0 to 10^12.", code="bad_settings")
     if settings.caching not in ("public", "private"):
         raise BadRequest("caching must be 'public' or 'private'.", code="bad_settings")
+
+
+def refuse_reading(query: bytes) -> None:
+    """A client that takes a bucket for a stream would read it for ever."""
+    if query and not {"offset", "live"}.isdisjoint(parameters(query)):
+        raise BadRequest(
+            "This is a bucket, and only streams can be read. Their URLs are /v1/stream/{path} and /{bucket}/{stream}.",
+            code="bad_query",
+        )
 
 
 def bucket_body(bucket: BucketRecord) -> bytes:

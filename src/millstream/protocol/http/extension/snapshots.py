@@ -6,11 +6,12 @@ import secrets
 
 from ....model.commands import PublishSnapshot
 from ....model.errors import BadRequest
+from ....model.etags import snapshot_etag
 from ....model.media import DEFAULT_CONTENT_TYPE
 from ....model.offsets import BEGINNING, NOW, parse_offset
 from ....model.records import Snapshot, StreamRecord
 from .. import headers as h
-from ..requests import Request, parameters
+from ..requests import Request, check_write, condition, content_type_of, parameters
 from ..responses import NO_STORE, content_lines
 
 SNAPSHOT = "snapshot"
@@ -40,51 +41,46 @@ def refuse_live(query: bytes) -> None:
 def publish_command(
     request: Request, key: str, offset: int, digest: bytes, payload: bytes, size: int, name: str | None
 ) -> PublishSnapshot:
-    content_type = request.headers.get(h.CONTENT_TYPE, b"").decode("latin-1").strip() or DEFAULT_CONTENT_TYPE
-    return PublishSnapshot(key, offset, content_type, size, digest, payload, name, parse_trims(request.query))
-
-
-def snapshot_etag(stream_id: str, snapshot: Snapshot) -> str:
-    return f'"{stream_id}:s{snapshot.offset}:{snapshot.digest.hex()}"'
+    check_write(request.headers)
+    content_type = content_type_of(request.headers) or DEFAULT_CONTENT_TYPE
+    trims, if_match = parse_trims(request.query), condition(request.headers, h.IF_MATCH)
+    return PublishSnapshot(key, offset, content_type, size, digest, payload, name, trims, if_match=if_match)
 
 
 def snapshot_lines(stream: StreamRecord, snapshot: Snapshot, stream_id: str) -> bytes:
     return content_lines(snapshot.content_type) + b"%bStream-Id: %b\r\nETag: %b\r\n%b" % (
-        _places(snapshot.offset, snapshot.offset, stream.tail),
+        _places(stream, snapshot.offset, snapshot.offset),
         stream_id.encode(),
         snapshot_etag(stream_id, snapshot).encode(),
         _ALWAYS_ASK,
     )
 
 
-def latest_lines(path: bytes, offset: int) -> bytes:
+def latest_lines(path: bytes, stream: StreamRecord, offset: int) -> bytes:
     """The redirect to the latest snapshot; `path` is that of the request. Without scheme and host, which a proxy may
     have changed: RFC 9110 section 10.2.2."""
-    return b"Location: %b/%020d\r\nStream-Snapshot-Offset: %020d\r\n%b" % (
-        path.rstrip(b"/"),
-        offset,
-        offset,
-        NO_STORE,
-    )
+    return b"Location: %b/%020d\r\n%b%b" % (path.rstrip(b"/"), offset, _places(stream, offset, offset), NO_STORE)
 
 
 def bootstrap_lines(stream: StreamRecord, stream_id: str, boundary: bytes, end: int) -> bytes:
     offset = None if stream.snapshot is None else stream.snapshot.offset
     lines = b"Content-Type: multipart/mixed; boundary=%b\r\n%bStream-Id: %b\r\n%b" % (
         boundary,
-        _places(offset, end, stream.tail),
+        _places(stream, offset, end),
         stream_id.encode(),
         NO_STORE,
     )
-    return lines + b"Stream-Closed: true\r\n" if stream.closed and end == stream.tail else lines
+    # Without a snapshot over the cut, history before it is gone for good: the reader must know where this begins.
+    return lines + b"Stream-Earliest-Offset: %020d\r\n" % stream.earliest if stream.earliest else lines
 
 
-def _places(offset: int | None, end: int, tail: int) -> bytes:
-    return b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %020d\r\nStream-Up-To-Date: %b\r\n" % (
+def _places(stream: StreamRecord, offset: int | None, end: int) -> bytes:
+    lines = b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %020d\r\nStream-Up-To-Date: %b\r\n" % (
         b"-1" if offset is None else b"%020d" % offset,
         end,
-        b"true" if end == tail else b"false",
+        b"true" if end == stream.tail else b"false",
     )
+    return lines + b"Stream-Closed: true\r\n" if stream.closed and end == stream.tail else lines
 
 
 # --- multipart/mixed (RFC 2046)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ....model.errors import BadRequest, NotFound, TransactionRefused, UnsupportedMedia
-from ....model.media import media_type
+from ....model.media import is_media_type, media_type
 from ....model.records import Application
 from .. import headers as h
+from ..requests import check_write
 
 TRANSACTIONS = "transactions"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -49,6 +50,7 @@ def parse_path(bucket: str, rest: tuple[str, ...]) -> TransactionPath:
 
 def is_arrow(headers: dict[bytes, bytes], arrow_is_available: bool) -> bool:
     """Which of the two formats a part has; raises for any other."""
+    check_write(headers)
     kind = media_type(headers.get(h.CONTENT_TYPE, b"").decode("latin-1"))
     if kind == NDJSON:
         return False
@@ -82,7 +84,7 @@ def parse_commit(body: bytes) -> CommitBody:
     if len(set(names)) != len(names):
         raise _bad("A part is listed twice")
     kind = commit.content_type
-    if kind is not None and not (kind.isascii() and kind.isprintable() and "/" in kind):
+    if kind is not None and not (kind.isascii() and kind.isprintable() and is_media_type(kind)):
         raise _bad("content_type must be a media type such as text/plain")
     return commit
 
