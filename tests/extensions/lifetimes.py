@@ -79,6 +79,9 @@ class AllOperations(Operations):
     @rule(wish=RETENTIONS)
     def let_retention_work(self, wish: dict[str, int]) -> None:
         """By age everything goes. By size it depends on what lies in one block; never too much, nor past a snapshot."""
+        for name, known in self.model.streams.items():
+            if not known.closed:
+                self._append_one(name, known)
         self.follow_the_feed()
         self._change(wish)
         if "retention_seconds" in wish:
@@ -193,11 +196,7 @@ class AllOperations(Operations):
             params = {"offset": known.tail, "live": "long-poll", "timeout_ms": 20_000}
             waiting = pool.submit(other.get, self.url(name), params=params)
             if ending == "append":
-                message = b'{"n":1}' if known.content_type == JSON else b"news"
-                self.send(
-                    "POST", self.url(name), headers={"content-type": known.content_type}, content=message, status=204
-                )
-                self.model.append(name, [message])
+                message = self._append_one(name, known)
                 assert waiting.result().content == self._body(known, [message])
             elif ending == "close":
                 self.close(name)
@@ -206,6 +205,12 @@ class AllOperations(Operations):
                 self.delete(name)
                 assert waiting.result().status_code == 404
         self.done["news"] += 1
+
+    def _append_one(self, name: str, known: ModelStream) -> bytes:
+        message = b'{"n":1}' if known.content_type == JSON else b"news"
+        self.send("POST", self.url(name), headers={"content-type": known.content_type}, content=message, status=204)
+        self.model.append(name, [message])
+        return message
 
     # -- a bucket that goes --------------------------------------------------------------------------------
 
