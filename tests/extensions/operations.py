@@ -409,6 +409,5 @@ class Operations(RuleBasedStateMachine):
     def the_bucket_knows_how_many(self) -> None:
         if self.model is not None:
             told = self.send("GET", f"/ds/{self.bucket}", status=200).json()
-            living = len(self.model.streams)
-            assert living <= told["streams"] <= living + len(self.model.lapsed)
+            assert told["streams"] == len(self.model.streams)
             assert told["settings"] == self.model.settings
