@@ -35,7 +35,7 @@ from .feed import Feed
 from .followers import Followers
 from .leases import LeaseBook
 from .listing import Lister
-from .long_reads import LongRead
+from .long_reads import LongRead, Room
 from .reader import Reader
 from .recent import RecentFacts
 from .record_reader import RecordReader
@@ -122,6 +122,7 @@ class Node:
         self.damage = DamageBook()
         self.reader = Reader(self.machine, catalog, self.objects, self.damage)
         self.sightings = Sightings(self.machine)
+        self._room_for_reads = Room()
         self.records = RecordReader(catalog, self.objects, self.damage)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
@@ -255,7 +256,7 @@ class Node:
         return now
 
     def long_read(self, stream: Stream, start: int, end: int) -> LongRead:
-        return LongRead(self.reader, self.catalog, self.present, stream, start, end)
+        return LongRead(self.reader, self.catalog, self._room_for_reads, self.present, stream, start, end)
 
     def renew(self, stream: Stream) -> None:
         """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 import msgspec
 
 from ..model.commands import Append, Body, Command, Create
-from ..model.errors import Gone, MillstreamError
+from ..model.errors import MillstreamError, stream_recreated
 from ..model.etags import is_among, state_etag
 from ..model.media import is_json
 from ..model.offsets import NOW, parse_offset
@@ -214,10 +214,7 @@ class StreamRoutes:
 
     def _check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
-            raise Gone(
-                "The stream was deleted and created again: this is another one. Start from -1 without stream-id.",
-                code="stream_recreated",
-            )
+            raise stream_recreated()
 
     def send_range(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         """Answer with what lies between `start` and the tail, or with as much of it as may be sent at once."""
