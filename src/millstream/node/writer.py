@@ -186,6 +186,11 @@ class Writer:
         said = self._machine.shift_ms, self._offset_ms
         self._machine.shift_ms, self._offset_ms = lease_ms - at_ms, lease_ms - wall_ms
         batch = self._open = Batch(self._machine.next_sequence, at_ms, lease_ms - at_ms)
+        if said[1] != self._offset_ms:
+            log.warning(
+                "The machine's clock was set by %+.3f s. Leases are not moved by it, commit times do not go back.",
+                (said[1] - self._offset_ms) / 1000,
+            )
         if said != (self._machine.shift_ms, self._offset_ms):
             self._admit(ClockRead(wall_ms, lease_ms), batch)
             self._queued(batch)
