@@ -26,6 +26,7 @@ from ..protocol.http.extension.snapshots import (
     multipart_end,
     new_boundary,
     parse_snapshot_offset,
+    parse_stream_id,
     parse_trims,
     part_start,
     publish_command,
@@ -83,7 +84,7 @@ class SnapshotRoutes:
             return None
         parse_snapshot_offset(path.rest[1])
         parse_trims(request.query)
-        stream = self._node.visible(path.key)
+        stream = self._folded(request, path.key)
         trouble = self._node.trouble()
         if trouble is not None:
             raise Unavailable(trouble)
@@ -92,6 +93,14 @@ class SnapshotRoutes:
         sink = SnapshotSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
         sink.number = stream.number
         return sink
+
+    def _folded(self, request: Request, key: str) -> Stream:
+        """The stream that a snapshot is of: the one there is when it begins to come, or that its folder names."""
+        stream = self._node.visible(key)
+        wanted = parse_stream_id(request.query)
+        if wanted is not None:
+            self._streams.check_incarnation(wanted, stream)
+        return stream
 
     def _check_size(self, size: int) -> None:
         if size > self._settings.snapshot_bytes_max:
@@ -104,7 +113,7 @@ class SnapshotRoutes:
     async def _publish(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         self._check_size(len(request.body))
         sink: SnapshotSink | None = request.sink
-        number = self._node.visible(key).number if sink is None else sink.number
+        number = self._folded(request, key).number if sink is None else sink.number
         if sink is None:
             body = request.body
             command = publish_command(request, key, offset, body_digest(body), body, len(body), None)

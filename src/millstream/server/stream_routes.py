@@ -163,7 +163,7 @@ class StreamRoutes:
         stream_id = self.node.stream_id(stream.number)
         query = read_query(request)
         if query.stream_id is not None:
-            self._check_incarnation(query.stream_id, stream)
+            self.check_incarnation(query.stream_id, stream)
         lines = metadata_lines(stream, stream_id, self.node.seconds_left(stream))
         wanted = request.headers.get(h.IF_NONE_MATCH)
         if wanted is not None and is_among(wanted.decode("latin-1"), state_etag(stream_id, stream.tail, stream.closed)):
@@ -175,7 +175,7 @@ class StreamRoutes:
         query = read_query(request)
         stream = self.node.visible(key)
         if query.stream_id is not None:
-            self._check_incarnation(query.stream_id, stream)
+            self.check_incarnation(query.stream_id, stream)
         offset = query.offset
         if query.live == "sse" and h.LAST_EVENT_ID in request.headers:
             offset = parse_offset(request.headers[h.LAST_EVENT_ID].decode("latin-1"))
@@ -214,7 +214,7 @@ class StreamRoutes:
         await self.node.reader.read(stream, start, 1)
         EventFeed(self, conn, self.node.again(stream), start, query).start()
 
-    def _check_incarnation(self, wanted: str, stream: Stream) -> None:
+    def check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
             raise Gone(
                 "The stream was deleted and created again: this is another one. Start from -1 without stream-id.",

@@ -32,6 +32,10 @@ def parse_trims(query: bytes) -> bool:
     return value == "true"
 
 
+def parse_stream_id(query: bytes) -> str | None:
+    return parameters(query).get("stream-id") if query else None
+
+
 def refuse_live(query: bytes) -> None:
     if query and "live" in parameters(query):
         raise BadRequest("The bootstrap comes once. Tail the stream itself from Stream-Next-Offset.", code="bad_live")
