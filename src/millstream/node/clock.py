@@ -1,4 +1,4 @@
-"""The only reader of time. It is asked for three things, and has a reading for each (docs/decisions/0020):
+"""The only reader of time. It is asked for three things, and has a reading for each (docs/decisions/0021):
 
     wall_ms    what the machine's clock says, which may be set: for moments that people name
     commit_ms  dates facts. Never goes back; where it is ahead of the wall clock it runs at half speed until that has

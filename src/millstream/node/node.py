@@ -308,7 +308,7 @@ class Node:
         self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told)
         if self.machine.held_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
-        if self.clock.lease_ms() - batch.at_ms - batch.shift_ms >= _SLOW_COMMIT_MS:
+        if self.machine.answered_ms - batch.at_ms - batch.shift_ms >= _SLOW_COMMIT_MS:
             self._renew_again(batch)
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
