@@ -92,7 +92,8 @@ class SimulatedNode:
         self.objects = LocalObjects(OBJECTS, disk)
         payloads = StoredPayloads(self.objects)
         self.machine = Machine(catalog, incarnation=self.journal.incarnation, time=self.clock, payloads=payloads)
-        replay(self.machine, self.journal, catalog, self.clock)  # type: ignore[arg-type]
+        replay(self.machine, self.journal, catalog)  # type: ignore[arg-type]
+        self.clock.go_on(self.machine.timeline)
         self.followers = Followers()
         self.writer = Writer(
             self.machine,

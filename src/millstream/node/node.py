@@ -28,7 +28,7 @@ from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import StoredPayloads
 from .bulk import Bulk
-from .clock import Clock
+from .clock import Clock, base_of_this_boot, note_base
 from .damage import DamageBook
 from .expiry import Sweeper
 from .feed import Feed
@@ -379,7 +379,9 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
             apps_max=limits.transaction_apps_max,
             payloads=StoredPayloads(objects),
         )
-        replayed = replay(machine, journal, catalog, clock)
+        replayed = replay(machine, journal, catalog)
+        clock.go_on(machine.timeline, base_of_this_boot(root))
+        note_base(root, clock.base_ms)
         leftovers = find_leftovers(objects, machine)
         seconds = time.monotonic() - started
         return Recovered(

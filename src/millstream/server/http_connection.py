@@ -295,7 +295,8 @@ class HttpConnection(RequestReceiver):
             if self._drain.has_moved(self._transport):
                 self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
             else:
-                self._transport.abort()
+                log.info("A client that took nothing for drain_timeout_s was dropped in the middle of an answer.")
+                self.abort()
         elif self._begun:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
         else:
@@ -312,7 +313,8 @@ class HttpConnection(RequestReceiver):
         """Cut the connection, with a reset: an answer without a length must not look as if this were its end."""
         transport = self._transport
         if transport is not None:
-            if (socket := transport.get_extra_info("socket")) is not None and not transport.is_closing():
+            socket = transport.get_extra_info("socket")
+            if socket is not None and socket.fileno() >= 0:
                 socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
             transport.abort()
 
