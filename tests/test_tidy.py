@@ -167,6 +167,19 @@ def test_the_engine_never_waits():
     assert not found, listed("The engine decides and never waits; please move this into `node`:", found)
 
 
+def test_the_time_is_read_in_one_place():
+    """Clients and tools aside: they have no log whose clock could be another."""
+    reading = re.compile(r"\btime\.(time|time_ns|clock_gettime_ns|clock_gettime)\(|datetime\.now\(")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in SOURCES
+        if path.relative_to(PACKAGE).parts[0] in ("engine", "node", "protocol", "server", "storage")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if reading.search(line) and path != PACKAGE / "node" / "clock.py"
+    ]
+    assert not found, listed("Which clock is it to be? Please ask `node.clock`:", found)
+
+
 def test_files_stay_short_enough_to_hold_one_idea():
     sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in SOURCES}
     found = [f"{path}: {lines} lines" for path, lines in sizes.items() if lines > LINES_MAX]

@@ -154,6 +154,12 @@ def test_delete_then_create_is_another_stream(client, name):
     stream.append({"type": "was learnt anew"})
 
 
+@pytest.mark.parametrize("name", ["a/../victim", "..", "a/.", "../../metrics", "chat/./x"])
+def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_sent(shared, name):
+    with Client(shared.url) as client, pytest.raises(ValueError, match="name"):
+        client.stream(name)
+
+
 def test_names_and_urls(shared):
     with Client(shared.url) as client:
         assert client.stream("a/b c").url == f"{shared.url}/v1/stream/a/b%20c"

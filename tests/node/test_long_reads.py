@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from millstream.model.commands import Trim
 from millstream.model.errors import CorruptData, Gone, NotFound
 from millstream.node import long_reads
+from millstream.node.long_reads import Room
 
 from .rig import BYTES, JSON, Rig
 from .test_tiers import BOUNDARIES, MESSAGES, TIERS_AND_BLOCKS, WHOLE, cold, cold_in_many_segments, hot, limits
@@ -129,3 +132,20 @@ async def test_a_block_that_is_missing_ends_the_read(tmp_path):
         checkpointer.close()
         with pytest.raises(CorruptData):
             [cut async for cut in cuts]
+
+
+async def test_large_pieces_wait_for_each_other_and_small_ones_for_nobody():
+    room, order = Room(), []
+
+    async def read(name, size):
+        async with room.holding(size):
+            order.append(name)
+            await asyncio.sleep(0.01)
+            order.append(f"{name} is sent")
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as reads:
+        for name, size in (("first", 100 << 20), ("second", 100 << 20), ("small", 1 << 20), ("huge", 1 << 30)):
+            reads.create_task(read(name, size))
+    assert order.index("second") > order.index("first is sent")
+    assert order.index("small") < order.index("first is sent")
+    assert order.index("huge") > order.index("second is sent"), "alone, but it is read"

@@ -295,8 +295,35 @@ async def test_time_without_a_process_counts(tmp_path, time):
         await rig.create("box/a", BYTES, b"x", ttl_s=100)
         await rig.node.close()
         time.pass_s(200)
-        time.running_ms = 7  # another boot
         rig.open()
+        assert not is_there(rig)
+
+
+async def test_time_without_a_process_counts_over_a_reboot(tmp_path, time, monkeypatch):
+    boot = tmp_path / "boot_id"
+    monkeypatch.setattr("millstream.node.clock._BOOT_ID", boot)
+    boot.write_text("one\n")
+    async with Rig(tmp_path / "data") as rig:
+        await rig.create("box/a", BYTES, b"x", ttl_s=100)
+        await rig.node.close()
+        time.pass_s(200)
+        time.running_ms = 7
+        boot.write_text("another\n")
+        rig.open()
+        assert not is_there(rig)
+
+
+async def test_a_clock_set_just_before_a_crash_is_not_believed(tmp_path, time):
+    """Nothing in the log knows of it yet; the machine's running clock does."""
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"x", ttl_s=100)
+        time.set_ahead_s(YEAR_S)
+        await rig.crash()
+        assert is_there(rig)
+        time.set_ahead_s(-YEAR_S)
+        await rig.crash()
+        assert is_there(rig)
+        time.pass_s(111)
         assert not is_there(rig)
 
 
@@ -387,6 +414,7 @@ async def test_transactions_objects_are_kept_for_readers_and_go_in_time(tmp_path
         time.set_ahead_s(step_s)
         await desk.stage(1, "0", ("a", 1))
         await desk.commit(1, "0")
+        desk.rig.node.leases.take("shop")
         time.set_ahead_s(-step_s)
         through = desk.rig.checkpoint()
         desk.rig.node.transactions.cooled(through)

@@ -194,6 +194,18 @@ def test_patch_changes_what_it_names_and_null_takes_back(client):
     assert client.patch("/missing-one", json={}).status_code == 404
 
 
+def test_streams_whose_time_is_up_are_neither_counted_nor_in_the_way(client, bucket):
+    for number in range(5):
+        assert client.put(f"/{bucket}/{number}", headers={"Stream-TTL": "1"}).status_code == 201
+    assert client.get(f"/{bucket}").json()["streams"] == 5
+    time.sleep(1.05)
+    assert client.get(f"/{bucket}").json()["streams"] == 0
+    for number in range(5):
+        assert client.put(f"/{bucket}/{number}", headers={"Stream-TTL": "1"}).status_code == 201
+    time.sleep(1.05)
+    assert client.delete(f"/{bucket}").status_code == 204
+
+
 def test_a_bucket_that_is_changed_and_deleted_at_once_leaves_no_request_waiting(client, bucket):
     """Pipelined from two connections, both usually become durable in one batch."""
     with ThreadPoolExecutor() as pool:

@@ -30,6 +30,9 @@ def running(module_server):
         for at in range(0, len(TEXT), 4 << 20):
             ask(server.port, "POST", f"/v1/stream/{name}", TEXT[at : at + (4 << 20)])
     ask(server.port, "POST", "/v1/stream/closed", b"", {"Stream-Closed": "true"})
+    ask(server.port, "PUT", "/v1/stream/large")
+    for _ in range(2):
+        ask(server.port, "POST", "/v1/stream/large", TEXT)
     with Wire(server.s3p_port) as wire:
         wire.send(encode_create(b"records"))
         wire.reply()
@@ -102,6 +105,30 @@ def test_a_slow_reader_gets_all(running, slow, path):
     assert got.count(b"HTTP/1.1 200 OK") == count
     assert got.endswith(TEXT[-1000:] if count == 1 else TEXT[: 1_000_000 // 16 * 16][-1000:])
     assert len(got) > (len(TEXT) if count == 1 else 16 * 900_000)
+
+
+def test_a_slow_reader_of_large_messages_gets_all(running, slow):
+    """Each is more than all buffers on the way hold: none is handed over while the one before has not been taken."""
+    connection = slow(running.port, get("/v1/stream/large", "Connection: close"))
+    head, _, body = (connection.steadily() + connection.rest()).partition(b"\r\n\r\n")
+    assert b"Content-Length: %d" % (2 * len(TEXT)) in head
+    assert body == 2 * TEXT
+
+
+def test_an_answer_without_a_length_that_is_cut_does_not_look_like_its_end(running, slow):
+    """HTTP/1.0 knows no chunks, and rows no end: only a reset tells that there is more."""
+    connection = slow(running.port, get("/_default/streams/messages", version="1.0"))
+    time.sleep(2 * TIMEOUT_S + 1)
+    with pytest.raises(ConnectionResetError):
+        connection.rest()
+
+
+def test_a_long_answer_to_http_1_0_has_a_length_and_so_no_other_coding(running, slow):
+    connection = slow(running.port, get("/v1/stream/text", "Accept-Encoding: gzip", version="1.0"))
+    head, _, body = connection.rest().partition(b"\r\n\r\n")
+    assert b"Content-Length: %d" % len(TEXT) in head
+    assert b"Content-Encoding" not in head
+    assert body == TEXT
 
 
 def test_a_slow_follower_gets_all(running, slow):

@@ -15,7 +15,7 @@ class Connection:
     """Of an HTTP connection what a streamed answer needs."""
 
     def __init__(self):
-        self.request = SimpleNamespace(method=b"GET")
+        self.request = SimpleNamespace(path=b"/v1/stream/a", method=b"GET")
         self.live = None
         self.paused = False
         self.sent = b""

@@ -58,8 +58,10 @@ class Client:
             self.run.follow(key)
         elif key == "other/moody":
             self._unsettle(key)
-        elif key == FOLDED:
+        elif key == FOLDED and turn < 0.95:
             self._fold(key)
+        elif key == FOLDED:
+            self._make_anew(key)
 
     def _submit(self, command: Command, note: Done) -> None:
         self.waiting = self.has_asked = True
@@ -79,14 +81,15 @@ class Client:
     # -- writing -----------------------------------------------------------------------------------------
 
     def _create(self, key: str) -> None:
-        ttl_s = self.rng.choice((None, 1, 2)) if key == "other/moody" else None
+        ttl_s = self.rng.choice((None, 1, 1, 2)) if key == "other/moody" else None
         messages = self._messages(key) if self.rng.random() < 0.3 else []
-        payload, asked_s = b"".join(messages), self.run.loop.now_s
+        payload = b"".join(messages)
 
         def note(answer: Answer) -> None:
             if isinstance(answer, Receipt) and answer.outcome is Outcome.CREATED:
                 told = self.run.oracle.stream(answer.number, key)
-                told.ttl_s, told.renewed_s = ttl_s, asked_s
+                told.ttl_s = ttl_s
+                self.run.oracle.renewed(told)
                 if payload:
                     self.run.oracle.acknowledge(told, answer.tail, payload)
 
@@ -100,9 +103,13 @@ class Client:
             self.run.oracle.may_be_closed(key, self.run.node.machine.next_sequence)
         if self.rng.random() < 0.15:
             self._append_in_parts(key, messages)
+            return
+        command = Append(key, self.run.keys[key], _body(messages), closes)
+        if self.run.is_slow and self.rng.random() < 0.8:  # impatient: goes on before the answer
+            self._look(key)
+            self.run.submit(command, self._noting(key, messages, closes))
         else:
-            kind = self.run.keys[key]
-            self._submit(Append(key, kind, _body(messages), closes), self._noting(key, messages, closes))
+            self._submit(command, self._noting(key, messages, closes))
 
     def say_last_words(self) -> None:
         """One append to every stream, all in one batch."""
@@ -135,7 +142,8 @@ class Client:
         staged.add_done_callback(was_staged)
 
     def _noting(self, key: str, messages: list[bytes], closes: bool) -> Done:
-        asked_s, known = self.run.loop.now_s, self.run.known(key)
+        known = self.run.known(key)
+        was_over = known is not None and known.is_over
         payload = b"".join(messages)
 
         def note(answer: Answer) -> None:
@@ -144,11 +152,13 @@ class Client:
                 told = self.run.oracle.stream(answer.number, key)
                 self.run.oracle.acknowledge(told, answer.tail, payload)
                 told.closed = told.closed or closes
-                told.renewed_s = max(told.renewed_s, asked_s)
+                assert told is not known or not was_over, f"{key} ({answer.number}) was over, and took an append"
+                self.run.oracle.renewed(told)
             elif isinstance(answer, StreamClosed):
                 assert known is None or known.closed or known.may_be_closed or known.may_be_gone, "it was open"
             elif isinstance(answer, NotFound):
                 assert known is None or not known.must_be_there(self.run.loop.now_s), f"{key} was there"
+                self._note_over(known)
             else:
                 assert isinstance(answer, Unavailable | OutcomeUnknown), answer
 
@@ -165,10 +175,33 @@ class Client:
         stream = self.run.node.machine.find(key)
         kind = self.rng.choice((Delete, Touch, Expire))
         if kind is Delete:
-            self.run.oracle.may_be_gone(key, self.run.node.machine.next_sequence)
-            self._submit(Delete(key), self._noting_deletion(self.run.known(key)))
+            self._delete(key)
         elif stream is not None:
-            self.run.submit(kind(key, stream.number), lambda _: None)
+            self.run.submit(kind(key, stream.number), self._note_expiry)
+
+    def _make_anew(self, key: str) -> None:
+        known = self.run.known(key)
+        self.run.oracle.may_be_gone(key, self.run.node.machine.next_sequence + 1)
+        self.run.submit(Delete(key), self._noting_deletion(known))
+        self._create(key)
+
+    def _delete(self, key: str) -> None:
+        self.run.oracle.may_be_gone(key, self.run.node.machine.next_sequence + 1)  # a fact of the clock may come first
+        self._submit(Delete(key), self._noting_deletion(self.run.known(key)))
+
+    def _note_expiry(self, answer: Answer) -> None:
+        if (
+            isinstance(answer, Receipt)
+            and answer.outcome is Outcome.EXPIRED
+            and answer.number in self.run.oracle.streams
+        ):
+            told = self.run.oracle.streams[answer.number]
+            assert not told.must_be_there(self.run.loop.now_s), f"{told.key} was ended early"
+            told.deleted = True
+
+    def _note_over(self, known: Told | None) -> None:
+        if known is not None:
+            known.is_over = True
 
     def _noting_deletion(self, known: Told | None) -> Done:
         def note(answer: Answer) -> None:
@@ -185,31 +218,39 @@ class Client:
         told = self.run.oracle.found(stream)
         kept = content(stream, stream.earliest)
         ends = [stream.earliest, *(stream.earliest + at + 1 for at, byte in enumerate(kept) if byte == ord(">"))]
-        offset, trims = self.rng.choice(ends), self.rng.random() < 0.7
+        offset, trims = self.rng.choice((ends[0], self.rng.choice(ends))), self.rng.random() < 0.7
         if trims:
             told.may_be_trimmed = max(told.may_be_trimmed, offset)
+        number = stream.number
         if self.rng.random() < 0.2 and told.snapshot is None and not told.snapshots:
-            self._submit(Trim(key, offset), lambda answer: self._note_trim(answer, told, offset))
             told.may_be_trimmed = max(told.may_be_trimmed, offset)
+            trim = Trim(key, offset, number)
+            self._submit_later(trim, lambda answer: self._note_trim(answer, number, told, offset))
             return
         state = b"state %d" % self.rng.randrange(10**6)
         told.snapshots.setdefault(offset, set()).add(state)
-        command = PublishSnapshot(key, offset, "text/plain", len(state), state[:16], state, trims=trims)
-        self._submit(command, lambda answer: self._note_snapshot(answer, told, offset, state, trims))
+        command = PublishSnapshot(key, offset, "text/plain", len(state), state[:16], state, trims=trims, number=number)
+        self._submit_later(command, lambda answer: self._note_snapshot(answer, number, told, offset, state, trims))
 
-    def _note_trim(self, answer: Answer, told: Told, offset: int) -> None:
+    def _submit_later(self, command: Command, note: Done) -> None:
+        """As the listener does it, who has to look at the disk first: meanwhile the name may become another's."""
+        self.waiting = self.has_asked = True
+        self.run.loop.call_later(self.rng.choice((0, 0.003, 0.02, 0.3)), self._submit, command, note)
+
+    def _note_trim(self, answer: Answer, number: int, told: Told, offset: int) -> None:
         if isinstance(answer, Receipt):
-            told.trimmed = max(told.trimmed, offset)
+            told.trimmed = max(told.trimmed, offset if answer.number == number else 0)
         else:
-            assert isinstance(answer, Unavailable | OutcomeUnknown), answer
+            assert isinstance(answer, Unavailable | OutcomeUnknown | NotFound), answer
 
-    def _note_snapshot(self, answer: Answer, told: Told, offset: int, state: bytes, trims: bool) -> None:
+    def _note_snapshot(self, answer: Answer, number: int, told: Told, offset: int, state: bytes, trims: bool) -> None:
         if isinstance(answer, Receipt):
+            assert answer.number == number, f"a snapshot of stream {number} landed on {answer.number}"
             if told.snapshot is None or told.snapshot[0] <= offset:
                 told.snapshot = (offset, state)
             told.trimmed = max(told.trimmed, offset if trims else 0)
         else:
-            assert isinstance(answer, Unavailable | OutcomeUnknown | Gone | Conflict), answer
+            assert isinstance(answer, Unavailable | OutcomeUnknown | Gone | Conflict | NotFound), answer
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -218,6 +259,7 @@ class Client:
         known = self.run.known(key)
         if stream is None:
             assert known is None or not known.must_be_there(self.run.loop.now_s), f"{key} cannot be read"
+            self._note_over(known)
             return
         told = self.run.oracle.found(stream)
         assert not told.deleted, f"{key} is back"

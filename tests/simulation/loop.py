@@ -20,6 +20,7 @@ from unittest.mock import patch
 from .disk import SimulatedDisk
 
 START_S = 1_700_000_000
+LATENCY_MAX_S = 3.0
 SLICE = 2  # of followers, so that a handful of them is a crowd
 _STEPS_MAX = 100_000  # a run that takes more is going round in circles
 
@@ -30,7 +31,8 @@ class SimulatedLoop:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.now_s = 0.0
-        self.step_back_s = 0.0  # how much the wall clock is behind: it may be set at any time
+        self.ahead_s = 0.0  # how far the wall clock was set ahead, or back: at any time
+        self.slowness = 0.05  # how many syncs take very long
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._made = 0
@@ -103,11 +105,14 @@ class SimulatedLoop:
 
     def latency_s(self) -> float:
         """Of a sync: mostly short, now and then very long."""
-        return 0.001 + 0.004 * self.rng.random() if self.rng.random() < 0.95 else 0.5
+        turn = self.rng.random()
+        if turn < self.slowness:
+            return self.rng.choice((0.5, 1.5, LATENCY_MAX_S))
+        return 0.001 + 0.004 * self.rng.random()
 
 
 class SimulatedTime:
-    """In the place of the module `time`: a wall clock that may step back."""
+    """In the place of the module `time`: a wall clock that can be set, and one that only runs."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -115,7 +120,7 @@ class SimulatedTime:
     CLOCK_MONOTONIC = 1
 
     def time_ns(self) -> int:
-        return int((START_S + self._loop.now_s - self._loop.step_back_s) * 1_000_000_000)
+        return int((START_S + self._loop.now_s + self._loop.ahead_s) * 1_000_000_000)
 
     def clock_gettime_ns(self, clock: int) -> int:
         return int(self._loop.now_s * 1_000_000_000)

@@ -14,7 +14,7 @@ from pathlib import Path
 from millstream.engine.machine import Machine
 from millstream.engine.reading import cut_hot
 from millstream.engine.state import Stream
-from millstream.model.commands import Command
+from millstream.model.commands import Command, Expire
 from millstream.model.errors import NotFound
 from millstream.model.records import BucketRecord, StreamRecord
 from millstream.model.timeline import Timeline
@@ -92,7 +92,8 @@ class SimulatedNode:
         self.objects = LocalObjects(OBJECTS, disk)
         payloads = StoredPayloads(self.objects)
         self.machine = Machine(catalog, incarnation=self.journal.incarnation, time=self.clock, payloads=payloads)
-        replay(self.machine, self.journal, catalog, self.clock)  # type: ignore[arg-type]
+        replay(self.machine, self.journal, catalog)  # type: ignore[arg-type]
+        self.clock.go_on(self.machine.timeline)
         self.followers = Followers()
         self.writer = Writer(
             self.machine,
@@ -127,6 +128,9 @@ class SimulatedNode:
         try:
             return self.machine.visible(key)
         except NotFound:
+            stream = self.machine.streams.get(key)
+            if stream is not None and not stream.deleted:  # as `Node.visible` does it: for good
+                self.submit(Expire(key, stream.number), lambda _: None)
             return None
 
     def has_bucket(self, name: str) -> bool:

@@ -8,10 +8,11 @@ from itertools import count
 
 from millstream.engine.state import Stream
 
-from .loop import START_S
+from .loop import LATENCY_MAX_S, SimulatedLoop
 from .node import SimulatedNode, content
 
-CLOCK_STEP_S = 0.7  # what the wall clock may step back, and forth again
+THINNING_S = 1.0  # of the TTLs there are: a restart makes up for so much that was not journaled
+_CLOCK_S = 0.05  # what clocks may be off
 
 _MESSAGE = re.compile(rb'"?<(\d+)\.x*>"?')
 
@@ -22,7 +23,9 @@ class Told:
 
     key: str
     ttl_s: int | None = None
-    renewed_s: float = 0.0
+    promised_s: float = float("-inf")  # somebody was told then that it lives for its TTL
+    used_s: float = float("inf")  # nobody has renewed it since then, as far as anybody can know
+    is_over: bool = False  # somebody was told so in this life
     acknowledged: dict[int, bytes] = field(default_factory=dict)  # by their offset
     seen: bytes = b""  # from the beginning on, the most that anybody was shown
     closed: bool = False
@@ -35,8 +38,11 @@ class Told:
     snapshots: dict[int, set[bytes]] = field(default_factory=dict)  # all that were asked for, by offset
 
     def must_be_there(self, now_s: float) -> bool:
-        is_over = self.ttl_s is not None and now_s >= self.renewed_s + self.ttl_s - CLOCK_STEP_S - 0.002
-        return not (self.deleted or self.may_be_gone or is_over)
+        may_be_over = self.ttl_s is not None and now_s >= self.promised_s + self.ttl_s - _CLOCK_S
+        return not (self.deleted or self.may_be_gone or may_be_over)
+
+    def must_be_over(self, now_s: float) -> bool:
+        return self.ttl_s is not None and now_s >= self.used_s + self.ttl_s + THINNING_S + _CLOCK_S
 
 
 @dataclass(slots=True)
@@ -48,7 +54,8 @@ class Deal:
 
 
 class Oracle:
-    def __init__(self) -> None:
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
         self.streams: dict[int, Told] = {}
         self.batches: dict[int, list[int]] = {}  # messages that stand or fall together, by the first
         self.messages: dict[int, bytes] = {}
@@ -86,11 +93,32 @@ class Oracle:
 
     def found(self, stream: Stream) -> Told:
         """The account of a stream that somebody sees."""
-        if stream.number not in self.streams and stream.lease is not None:
-            lease = stream.lease
-            told = self.stream(stream.number, stream.key)
-            told.ttl_s, told.renewed_s = lease.ttl_s, lease.renewed_ms / 1000 - START_S
-        return self.stream(stream.number, stream.key)
+        is_new = stream.number not in self.streams
+        told = self.stream(stream.number, stream.key)
+        if is_new and stream.lease is not None:
+            told.ttl_s, told.used_s = stream.lease.ttl_s, self._loop.now_s
+        assert not told.is_over, f"{told.key} ({stream.number}) was over, and is back"
+        if not stream.inflight:
+            assert not told.must_be_over(self._loop.now_s), f"{told.key} ({stream.number}) stays, its time is up"
+        return told
+
+    def renewed(self, told: Told) -> None:
+        """Who renewed it is told now."""
+        told.promised_s = told.used_s = self._loop.now_s
+
+    def used(self, key: str) -> None:
+        """Somebody asks for something that may renew it, or is answered now."""
+        for told in self.streams.values():
+            if told.key == key and told.ttl_s is not None:
+                told.used_s = self._loop.now_s
+
+    def restarted(self, ahead_s: float) -> None:
+        """Leases' time has gone on by so much more than what has passed, or less: somebody has set the machine's clock,
+        and the log did not know. An answer that came late may not have been journaled, see docs/decisions/0021."""
+        for told in self.streams.values():
+            told.is_over = False
+            told.promised_s -= max(ahead_s, 0.0) + 2 * LATENCY_MAX_S
+            told.used_s += max(-ahead_s, 0.0)
 
     def acknowledge(self, told: Told, end: int, payload: bytes) -> None:
         start = end - len(payload)
@@ -131,6 +159,7 @@ class Oracle:
                 told.deleted = told.deleted or told.ttl_s is None
             else:
                 assert not told.deleted, f"{told.key} ({number}) is back"
+                self.found(stream)
                 self.check_stream(told, stream)
         for stream in alive.values():  # of a create that was never answered
             self.check_stream(self.found(stream), stream)

@@ -18,7 +18,8 @@ from .committing import Committing
 from .disk import SimulatedDisk
 from .loop import SLICE, SimulatedKernelSync, SimulatedLoop, simulated
 from .node import SimulatedNode
-from .oracle import CLOCK_STEP_S, DEALS, KEYS, PRODUCED, Oracle, Told
+from .oracle import DEALS, KEYS, PRODUCED, Oracle, Told
+from .renaming import Renaming
 
 _FAULTS = (
     ("sync", errno.EIO),
@@ -31,6 +32,8 @@ _FAULTS = (
     ("sync_directory", errno.EIO),
 )
 _FOLLOWERS_MAX = 20
+_AHEAD_S = (0.0, 0.0, 0.7, -0.7, 3600.0, -3600.0, 3e7, -3e7)  # how far the wall clock may be set
+SLOW = 0.1  # of the runs have a disk that takes seconds
 DEALING = 0.25  # of the runs have transactions, which take longer
 
 
@@ -39,13 +42,24 @@ class Run:
 
     node: SimulatedNode
 
-    def __init__(self, seed: int, disk_kind: type[SimulatedDisk] = SimulatedDisk, dealing: float = DEALING) -> None:
+    def __init__(
+        self,
+        seed: int,
+        disk_kind: type[SimulatedDisk] = SimulatedDisk,
+        dealing: float = DEALING,
+        slow: float = SLOW,
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.loop = SimulatedLoop(self.rng)
-        self.oracle = Oracle()
+        self.is_slow = self.rng.random() < slow
+        if self.is_slow:
+            self.loop.slowness = 0.7
+        self.oracle = Oracle(self.loop)
+        self._lease_ms: float | None = None  # what it should be now, if nothing but time had passed
         self.following: set[SimulatedFollower] = set()
         self._working: dict[Coroutine[None, None, Any], asyncio.Task[Any]] = {}
+        self.renamed = 0  # messages found in the bucket that is deleted and made again
         self.produced: list[bytes] = []  # acknowledged messages of the producers
         self.is_ending = False
         self.endings: list[str] = []
@@ -61,9 +75,12 @@ class Run:
         self.clients = [Client(self) for _ in range(self.rng.randint(1, 3))]
         self.clients += [Producing(self, f"p{index}") for index in range(self.rng.randint(1, 2))]
         self.keys, self.shared = dict(KEYS), [key for key in KEYS if key != PRODUCED]
+        if self.is_slow:  # then streams end that nobody waits for, and some must be left who see it
+            self.clients += [Client(self) for _ in range(6)]
         self.has_deals = self.rng.random() < dealing
         if self.has_deals:
             self.clients += [Committing(self, f"app{index}") for index in range(self.rng.randint(1, 2))]
+            self.clients += [Renaming(self, f"name{index}") for index in range(self.rng.randint(0, 2))]
             self.keys |= DEALS
             self.shared += DEALS
 
@@ -96,6 +113,8 @@ class Run:
 
     def _open(self) -> None:
         self.node = SimulatedNode(self.disk, **self.sizes)
+        ahead_ms = 0.0 if self._lease_ms is None else self.node.clock.lease_ms() - self._lease_ms
+        self.oracle.restarted(ahead_ms / 1000)
         if self.has_deals:
             self.node.open_transactions()
         self.node.start()
@@ -108,11 +127,17 @@ class Run:
             self.disk.fail_once(call, self.rng.randint(0, 15), number)
         for client in self.clients:
             client.begin()
-        self.loop.step_back_s = self.rng.choice((0.0, 0.0, 0.0, CLOCK_STEP_S))
-        until_s = self.loop.now_s + self.rng.uniform(0.01, 0.8)
+        until_s = self.loop.now_s + self.rng.uniform(0.01, 10.0 if self.is_slow else 0.8)
+        if self.rng.random() < 0.3:
+            self.loop.call_later(self.rng.uniform(0, until_s - self.loop.now_s), self._set_clock)
         self._turn(until_s)
         if ending in ("quiet", "fault"):
             self._settle()
+
+    def _set_clock(self) -> None:
+        """Somebody sets the machine's clock; the node looks at it now and then."""
+        self.loop.ahead_s = self.rng.choice(_AHEAD_S)
+        self.node.writer.look_at_clock()
 
     def _turn(self, until_s: float = float("inf")) -> None:
         self.loop.run(until_s, lambda: self.disk.is_off or self.trouble is not None)
@@ -132,6 +157,8 @@ class Run:
             self.oracle.check(self.node, self.loop.now_s)
 
     def _die(self, with_power: bool) -> None:
+        if "node" in self.__dict__:
+            self._lease_ms = self.node.clock.lease_ms()
         for work in self._working:
             work.close()  # now, as later would be whenever it is found to be garbage
         self._working.clear()
@@ -139,7 +166,12 @@ class Run:
         self.following.clear()
         self.asked = self.answered = 0
         self.disk = self.disk.after_a_power_cut(self.rng) if with_power else self.disk.after_a_kill()
-        self.loop.now_s += self.rng.choice((0.0, 0.1, 5.0))
+        down_s = self.rng.choice((0.0, 0.1, 5.0))
+        self.loop.now_s += down_s
+        if self._lease_ms is not None:
+            self._lease_ms += down_s * 1000
+        if self.rng.random() < 0.1:
+            self.loop.ahead_s = self.rng.choice(_AHEAD_S)
 
     def _check_produced(self) -> None:
         stored = b"".join(told.seen for told in self.oracle.streams.values() if told.key == PRODUCED)
@@ -160,10 +192,12 @@ class Run:
     def submit(self, command: Command, done: Done) -> None:
         def answered(answer: Answer) -> None:
             self.answered += 1
+            self.oracle.used(getattr(command, "key", ""))
             with self.noticing():
                 done(answer)
 
         self.asked += 1
+        self.oracle.used(getattr(command, "key", ""))
         self.node.submit(command, answered)
 
     def perform(self, work: Coroutine[None, None, Any], done: Callable[[Any], None]) -> None:

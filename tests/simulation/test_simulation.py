@@ -12,13 +12,18 @@ import logging
 import os
 import secrets
 from collections import Counter
+from collections.abc import Coroutine
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
+from millstream.engine.machine import Change, Machine
 from millstream.engine.state import Stream
+from millstream.model.commands import Command, PublishSnapshot
 from millstream.model.errors import MillstreamError
+from millstream.model.replies import Outcome, Receipt
+from millstream.node.clock import Clock
 from millstream.node.followers import Followers
 from millstream.node.transactions import Transactions
 from millstream.node.writer import Answer, Batch, Done, Writer
@@ -27,7 +32,7 @@ from millstream.storage.journal import LocalJournal
 from .disk import NeverSyncs, NeverSyncsNames, NeverSyncsObjects, SimulatedDisk, TrustsWhatItFinds
 from .loop import SLICE
 from .node import DIRECTORY, OBJECTS
-from .run import DEALING, Run
+from .run import DEALING, SLOW, Run
 
 RUNS = 10_000
 CHUNK = 1_000
@@ -53,14 +58,16 @@ def play(seed: int, disk_kind: type[SimulatedDisk] = SimulatedDisk) -> Run:
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_whatever_happens_every_word_is_kept(first: int) -> None:
-    acknowledged, transactions, endings = 0, 0, Counter[str]()
+    acknowledged, transactions, renamed, endings = 0, 0, 0, Counter[str]()
     for seed in range(first, first + CHUNK):
         run = play(seed)
         acknowledged += run.oracle.acknowledgements
         transactions += sum(deal.is_known for deal in run.oracle.deals.values())
+        renamed += run.renamed
         endings.update(run.endings)
     assert acknowledged > 5 * CHUNK, "the clients of these runs hardly got to do anything"
     assert transactions > CHUNK / 5, "hardly any transaction was committed"
+    assert renamed > CHUNK / 20, "hardly any was found in a bucket that comes and goes"
     assert min(endings[kind] for kind in ("kill", "cut", "fault", "quiet")) > CHUNK / 10, endings
 
 
@@ -96,10 +103,12 @@ def test_a_run_is_its_seed() -> None:
 # --- planted bugs: a simulation that finds nothing shows nothing
 
 
-def assert_found(disk_kind: type[SimulatedDisk] = SimulatedDisk, saying: str = "", dealing: float = DEALING) -> None:
+def assert_found(
+    disk_kind: type[SimulatedDisk] = SimulatedDisk, saying: str = "", dealing: float = DEALING, slow: float = SLOW
+) -> None:
     for seed in range(PLANTED_RUNS):
         try:
-            Run(seed, disk_kind, dealing).play()
+            Run(seed, disk_kind, dealing, slow).play()
         except (AssertionError, MillstreamError) as error:
             if saying in str(error):
                 return
@@ -115,9 +124,10 @@ def test_an_answer_before_the_sync_is_found() -> None:
     queued = Writer._queued
 
     def answer_at_once(writer: Writer, batch: Batch) -> None:
-        done, answer = batch.waiters.pop()
-        batch.waiters.append((lambda _: None, answer))
-        done(answer)
+        if batch.waiters:
+            done, answer = batch.waiters.pop()
+            batch.waiters.append((lambda _: None, answer))
+            done(answer)
         queued(writer, batch)
 
     with patch.object(Writer, "_queued", answer_at_once):
@@ -152,6 +162,67 @@ def test_a_transaction_committed_twice_is_found() -> None:
         patch.object(Transactions, "_is_outdated", lambda *_: False),
     ):
         assert_found(saying="is there twice", dealing=1.0)
+
+
+def without_number(command: Command) -> Command:
+    return msgspec.structs.replace(command, number=None) if getattr(command, "number", None) else command
+
+
+def test_parts_that_commit_into_another_bucket_are_found() -> None:
+    submit = Transactions._submit
+
+    def by_name(transactions: Transactions, command: Command) -> Coroutine[None, None, Outcome]:
+        return submit(transactions, without_number(command))
+
+    with patch.object(Transactions, "_submit", by_name):
+        assert_found(saying="holds what was staged in", dealing=1.0)
+
+
+def test_a_snapshot_that_lands_on_another_stream_is_found() -> None:
+    decide = Machine.decide
+
+    def by_name(machine: Machine, command: Command, now_ms: int, changes: list[Change]) -> Receipt:
+        kept = command if type(command) is not PublishSnapshot else without_number(command)
+        return decide(machine, kept, now_ms, changes)
+
+    with patch.object(Machine, "decide", by_name):
+        assert_found(saying="landed on")
+
+
+def test_one_clock_for_everything_is_found() -> None:
+    """Deadlines by a clock that never goes back: late for as long as it was ahead."""
+    with patch.object(Clock, "lease_ms", Clock.commit_ms):
+        assert_found()
+
+
+def test_a_batch_that_decides_by_the_time_of_its_opening_is_found() -> None:
+    """Readers say 404, and then an append is taken."""
+    decide = Machine.decide
+
+    class Stopped:
+        def __init__(self, machine: Machine, now_ms: int) -> None:
+            self._time, self._now_ms = machine._time, now_ms + machine.shift_ms
+
+        def lease_ms(self) -> int:
+            return self._now_ms
+
+        def wall_ms(self) -> int:
+            return self._time.wall_ms()
+
+    def at_opening(machine: Machine, command: Command, now_ms: int, changes: list[Change]) -> Receipt:
+        time, machine._time = machine._time, Stopped(machine, now_ms)
+        try:
+            return decide(machine, command, now_ms, changes)
+        finally:
+            machine._time = time
+
+    with patch.object(Machine, "decide", at_opening):
+        assert_found(saying="was over, and", slow=1.0)
+
+
+def test_a_ttl_that_counts_from_the_decision_is_found() -> None:
+    with patch("millstream.engine.machine.begin", lambda stream, lease_ms: setattr(stream, "seen_ms", 0)):
+        assert_found()
 
 
 def test_a_lost_wake_up_is_found() -> None:

@@ -12,7 +12,10 @@ from millstream.model.errors import CorruptData, PositionGone
 from millstream.model.positions import Position
 from millstream.storage import doctor
 from millstream.storage.doctor import cut, examine
+from millstream.storage.files import Files
 from millstream.storage.journal.record import HEADER_BYTES, FileHeader, read_frame
+from millstream.storage.objects import LocalObjects
+from millstream.storage.segments.segment import read_index
 
 from .faulty_files import FaultyFiles, PowerCut
 from .journals import journal_files
@@ -151,6 +154,19 @@ def test_a_damaged_block_and_a_missing_segment_are_named(data):
     assert f"segment {int(segment.name)} is missing" in what(examine(data))
     segment.write_bytes(whole)
     assert examine(data).healthy
+
+
+def test_every_damaged_block_of_a_segment_is_named(data):
+    written(data, appends=2000, checkpoint_after=1999)
+    (segment,) = (data / "objects" / "segments").iterdir()
+    places = sorted({e.at for e in read_index(LocalObjects(data / "objects", Files()), f"segments/{segment.name}")})
+    assert len(places) > 2
+    for at in places[1:]:
+        damage(segment, at + 40)
+    said = what(examine(data))
+    assert "1 blocks in 1 segments read well" in said
+    for at in places[1:]:
+        assert f"{segment.name} at byte {at}, stream " in said
 
 
 def test_a_damaged_catalog_is_named(data):

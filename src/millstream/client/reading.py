@@ -139,7 +139,7 @@ class Reading(Following):
         if self._stream_id is not None:
             params[STREAM_ID] = self._stream_id
         if more.get("live") != "sse":
-            params.setdefault("max_bytes", str(options.max_bytes or PAGE_BYTES))
+            params.setdefault("max_bytes", str(PAGE_BYTES if options.max_bytes is None else options.max_bytes))
         if self._cursor is not None and more:
             params["cursor"] = self._cursor
         return Request("GET", self._target.url, params, options.headers, read_timeout_s=read_timeout_s)

@@ -101,6 +101,8 @@ def stream_url(base_url: str, name: str) -> str:
         return check_base_url(name)
     if not name.strip("/"):
         raise ValueError("A stream needs a name, such as 'chat/room-1', or a full URL.")
+    if any(part in (".", "..") for part in name.split("/")):
+        raise ValueError(f"{name!r} is no stream's name: '.' and '..' between slashes would lead to another one.")
     return f"{base_url}/v1/stream/{quote(name.lstrip('/'), safe='/~')}"
 
 
@@ -111,8 +113,8 @@ def bucket_url(base_url: str, bucket: str) -> str:
 
 
 def stream_url_in(bucket_url: str, name: str) -> str:
-    if not name:
-        raise ValueError("A stream needs a name.")
+    if not name or name in (".", ".."):
+        raise ValueError(f"A stream needs a name, which {name!r} is not.")
     return f"{bucket_url}/{quote(name, safe='')}"
 
 

@@ -19,6 +19,7 @@ from ..model.errors import (
     SequenceGap,
     StreamClosed,
     TooMany,
+    stream_recreated,
 )
 from ..model.etags import names_state
 from ..model.facts import Appended, Closed, ContentTypeTaken, Producer, size_of
@@ -38,8 +39,8 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     view = stream if stream.pending is None else stream.overlay()
     body = command.body
     close_only = not body.payload and body.upload is None and body.fault is None
-    if close_only and not command.closes:
-        raise BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
+    if command.stream_id is not None or (close_only and not command.closes):
+        _check_request(machine, view, command)
     if view.closed:
         return _on_closed(machine, stream, view, command, close_only)
     taken_type = None
@@ -51,8 +52,8 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
         if isinstance(checked, Receipt):
             return checked if not command.closes else _close_late(machine, stream, command, checked, now_ms, changes)
         producer = checked
-    if command.if_match is not None or command.stream_seq is not None:
-        _check_conditions(machine, view, command)
+    if command.if_match is not None or command.if_none_match is not None or command.stream_seq is not None:
+        _check_writer(machine, view, command)
     if close_only:
         machine.admit(stream, Closed(view.number, producer), now_ms, changes)
         return _receipt(Outcome.CLOSED, view, view.tail, True, producer)
@@ -73,6 +74,14 @@ def decide_append(machine: Machine, command: Append, now_ms: int, changes: list[
     return Receipt(
         APPENDED, fact.stream, tail, command.closes, view.content_type, producer.epoch, producer.seq, last_id
     )
+
+
+def _check_request(machine: Machine, view: StreamRecord, command: Append) -> None:
+    if command.stream_id is not None:
+        check_identity(machine, view, command.stream_id)
+    body = command.body
+    if not (body.payload or command.closes or body.fault) and body.upload is None:
+        raise BadRequest("The body is empty. Send data, or 'Stream-Closed: true' to close.", code="empty_body")
 
 
 def appended(
@@ -129,11 +138,18 @@ def matches(machine: Machine, view: StreamRecord, header: str) -> bool:
     return names_state(header, format_stream_id(machine.incarnation, view.number), view.tail, view.closed)
 
 
-def check_if_match(machine: Machine, view: StreamRecord, if_match: str) -> None:
-    if not matches(machine, view, if_match):
+def check_conditions(machine: Machine, view: StreamRecord, if_match: str | None, if_none_match: str | None) -> None:
+    if if_match is not None and not matches(machine, view, if_match):
         raise PreconditionFailed(
             "The stream has changed since that ETag. Read it again, decide anew, and send the new ETag."
         )
+    if if_none_match is not None and matches(machine, view, if_none_match):
+        raise PreconditionFailed("The stream is there, in the state that If-None-Match excludes.")
+
+
+def check_identity(machine: Machine, view: StreamRecord, stream_id: str) -> None:
+    if stream_id != format_stream_id(machine.incarnation, view.number):
+        raise stream_recreated()
 
 
 def _receipt(outcome: Outcome, view: StreamRecord, tail: int, closed: bool, producer: Producer | None) -> Receipt:
@@ -160,8 +176,7 @@ def _close_late(
     machine: Machine, stream: Stream, command: Append, duplicate: Receipt, now_ms: int, changes: list[Change]
 ) -> Receipt:
     """The append is known, that it closes is new: just that is done."""
-    if command.if_match is not None:
-        check_if_match(machine, stream.view(), command.if_match)
+    check_conditions(machine, stream.view(), command.if_match, command.if_none_match)
     machine.admit(stream, Closed(duplicate.number, command.producer, is_repeated=True), now_ms, changes)
     return replace(duplicate, closed=True)
 
@@ -225,9 +240,8 @@ def _gap(expected: int, received: int) -> SequenceGap:
     )
 
 
-def _check_conditions(machine: Machine, view: StreamRecord, command: Append) -> None:
-    if command.if_match is not None:
-        check_if_match(machine, view, command.if_match)
+def _check_writer(machine: Machine, view: StreamRecord, command: Append) -> None:
+    check_conditions(machine, view, command.if_match, command.if_none_match)
     stream_seq = command.stream_seq
     last = view.writers.stream_seq if view.writers is not None else None
     # Header values are decoded as Latin-1, so comparing text compares bytes, as the protocol asks.

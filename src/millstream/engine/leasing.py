@@ -27,9 +27,12 @@ def is_over(stream: Stream, view: StreamRecord, time: Time) -> bool:
 
 
 def _is_in_use(stream: Stream) -> bool:
-    """Whether something is in flight that was decided about a living stream."""
+    """Whether something is in flight that will renew it. An end is decided about only where nothing else is in flight,
+    so that what comes before a deletion are renewals."""
     pending = stream.pending
-    return pending is not None and (type(pending) is tuple or not pending.deleted)  # type: ignore[union-attr]
+    if pending is None:
+        return False
+    return type(pending) is tuple or not pending.deleted or stream.inflight > 1  # type: ignore[union-attr]
 
 
 def deadline_ms(stream: Stream, view: StreamRecord) -> int:

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from ..model import facts
 from ..model.commands import Create, Delete, Expire, Touch
-from ..model.errors import BadRequest, Conflict, NotFound, PreconditionFailed, SequenceGap
+from ..model.errors import BadRequest, Conflict, NotFound, PreconditionFailed, SequenceGap, stream_recreated
 from ..model.facts import BucketSettings, Producer
 from ..model.media import DEFAULT_CONTENT_TYPE, media_type
 from ..model.names import split_key
 from ..model.records import DEFAULT_BUCKET_SETTINGS, StreamRecord
 from ..model.replies import Outcome, Receipt
-from .appending import appended, check_if_match, matches
+from .appending import appended, check_conditions, check_identity
 
 if TYPE_CHECKING:
     from .machine import Change, Machine
@@ -25,11 +25,14 @@ def decide_create(machine: Machine, command: Create, now_ms: int, changes: list[
     bucket = machine.live_bucket(bucket_name)
     if bucket is None and command.needs_bucket:
         raise NotFound("There is no such bucket. Create it with PUT first.", code="bucket_not_found")
+    is_typed = command.content_type is not None
     if bucket is not None and bucket.settings is not DEFAULT_BUCKET_SETTINGS:
         command = _with_defaults(command, bucket.settings)
     stream = machine.find(command.key)
     if stream is not None and machine.is_live(stream):
-        return _on_existing(machine, stream.view(), command)
+        return _on_existing(machine, stream.view(), command, is_typed)
+    if command.stream_id is not None:
+        raise stream_recreated()
     if command.if_match is not None:
         raise PreconditionFailed("There is no stream to match that ETag. Create it without If-Match.")
     if command.producer is not None and command.producer.seq != 0:
@@ -105,15 +108,14 @@ def _first_fact(
     return facts.Closed(view.number) if command.closed else None
 
 
-def _on_existing(machine: Machine, view: StreamRecord, command: Create) -> Receipt:
+def _on_existing(machine: Machine, view: StreamRecord, command: Create, is_typed: bool) -> Receipt:
     if command.must_be_new:
         raise Conflict("There is a stream of this name already. Use it, or delete it first.", code="stream_exists")
-    if command.if_match is not None:
-        check_if_match(machine, view, command.if_match)
-    if command.if_none_match is not None and matches(machine, view, command.if_none_match):
-        raise PreconditionFailed("There is a stream of this name already. Use it, or create it without If-None-Match.")
+    if command.stream_id is not None:
+        check_identity(machine, view, command.stream_id)
+    check_conditions(machine, view, command.if_match, command.if_none_match)
     # Whoever created it without a type may ask for the same again, whatever type it has taken since.
-    wanted = command.content_type or (view.content_type if view.takes_type else DEFAULT_CONTENT_TYPE)
+    wanted = view.content_type if view.takes_type and not is_typed else command.content_type or DEFAULT_CONTENT_TYPE
     if media_type(wanted) != media_type(view.content_type):
         raise _differs(f"its content type is '{view.content_type}', not '{wanted}'")
     lease = view.lease
@@ -136,8 +138,9 @@ def _differs(how: str) -> Conflict:
 def decide_delete(machine: Machine, command: Delete, now_ms: int, changes: list[Change]) -> Receipt:
     stream = machine.existing(command.key)
     view = stream.view()
-    if command.if_match is not None:
-        check_if_match(machine, view, command.if_match)
+    if command.stream_id is not None:
+        check_identity(machine, view, command.stream_id)
+    check_conditions(machine, view, command.if_match, command.if_none_match)
     machine.admit(stream, facts.StreamDeleted(view.number), now_ms, changes)
     return Receipt(Outcome.DELETED, view.number, view.tail, view.closed, view.content_type)
 

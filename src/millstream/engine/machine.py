@@ -58,6 +58,7 @@ class Machine:
         self.next_sequence = next_sequence  # of the next decided fact
         self.shift_ms = 0  # from commit times to leases' time, of facts that are decided now
         self.timeline = Timeline()  # of the log, as far as it is published
+        self.answered_ms = 0  # when that was, in leases' time
         self._time = time
         self.ttl_renewal = ttl_renewal
         self.producers_max = producers_max
@@ -259,7 +260,7 @@ class Machine:
         """The journal holds these facts: make them the committed state. What is to be remembered of each."""
         told: list[Told] = []
         self.timeline.at_ms = at_ms
-        lease_ms = self._time.lease_ms()  # who waits for these facts is told now
+        self.answered_ms = lease_ms = self._time.lease_ms()  # who waits for these facts is told now
         for sequence, (subject, fact) in enumerate(changes, first_sequence):
             remembered: Told = fact
             if type(subject) is Stream:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..model import facts
 from ..model.commands import PublishSnapshot, Trim
-from ..model.errors import BadRequest, Conflict, Gone, PreconditionFailed
+from ..model.errors import BadRequest, Conflict, Gone, PreconditionFailed, stream_recreated
 from ..model.etags import is_among, snapshot_etag
 from ..model.positions import format_stream_id
 from ..model.records import StreamRecord
@@ -25,10 +25,7 @@ def decide_snapshot(machine: Machine, command: PublishSnapshot, now_ms: int, cha
     view = stream.view()
     offset = command.offset
     if command.number not in (None, view.number):
-        raise Gone(
-            "The stream was deleted and created again: the snapshot is of another one. Fold this one from -1.",
-            code="stream_recreated",
-        )
+        raise stream_recreated()
     if offset < view.earliest:
         raise Gone(
             f"A snapshot must not be older than what is kept, which begins at {view.earliest:020d}. "

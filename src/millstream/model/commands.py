@@ -43,6 +43,7 @@ class Create(msgspec.Struct, frozen=True, gc=False):
     must_be_new: bool = False  # an existing stream is a conflict, whatever its configuration
     client_ids: bool = False  # every append names the id of its first message
     if_none_match: str | None = None
+    stream_id: str | None = None  # only if the stream is this one
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -54,11 +55,15 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     stream_seq: str | None = None
     if_match: str | None = None
     first_id: MessageId | None = None  # given if, and only if, the stream takes its clients' ids
+    if_none_match: str | None = None
+    stream_id: str | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
     key: str
     if_match: str | None = None
+    if_none_match: str | None = None
+    stream_id: str | None = None
 
 
 class Expire(msgspec.Struct, frozen=True, gc=False):

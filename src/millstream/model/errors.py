@@ -173,3 +173,10 @@ class UnknownFormat(StorageError):
 
 class DirectoryInUse(StorageError):
     code = "directory_in_use"
+
+
+def stream_recreated() -> Gone:
+    return Gone(
+        "The stream was deleted and created again: this is another one. Start from -1 without stream-id.",
+        code="stream_recreated",
+    )

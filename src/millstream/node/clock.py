@@ -1,4 +1,4 @@
-"""The only reader of time. It is asked for three things, and has a reading for each (docs/decisions/0020):
+"""The only reader of time. It is asked for three things, and has a reading for each (docs/decisions/0021):
 
     wall_ms    what the machine's clock says, which may be set: for moments that people name
     commit_ms  dates facts. Never goes back; where it is ahead of the wall clock it runs at half speed until that has
@@ -11,10 +11,18 @@ All three are the same as long as nobody sets the machine's clock.
 
 from __future__ import annotations
 
+import logging
 import time
+from pathlib import Path
+
+import msgspec
 
 from ..model.timeline import Timeline
 
+log = logging.getLogger(__name__)
+
+_FILE = "clock.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _STEP_MS = 20  # what wall and running clock may part before it counts as a step
 _TRIES = 100
 _RUNNING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # a machine that sleeps grows older, too
@@ -24,12 +32,14 @@ class Clock:
     def __init__(self) -> None:
         self.go_on(Timeline())
 
-    def go_on(self, timeline: Timeline) -> None:
-        """Continue where a log ends. Time without a process counts, as far as the wall clock knows of it."""
-        wall = self.wall_ms()
-        self._last = max(wall + timeline.offset_ms, timeline.lease_ms)
+    def go_on(self, timeline: Timeline, base_ms: int | None = None) -> None:
+        """Continue where a log ends. Time without a process counts: by the running clock, if the machine has not been
+        started since (`base_ms`), otherwise as far as the wall clock knows of it."""
+        wall, running = self.wall_ms(), _running_ms()
+        passed = wall + timeline.offset_ms if base_ms is None else running + base_ms
+        self._last = max(passed, timeline.lease_ms)
         self._offset_ms = self._last - wall  # from the wall clock to leases' time
-        self.base_ms = self._last - _running_ms()  # from the running clock to leases' time
+        self.base_ms = self._last - running  # from the running clock to leases' time
         self._committed = timeline.at_ms, timeline.lease_ms
 
     def wall_ms(self) -> int:
@@ -73,6 +83,34 @@ class Clock:
         if not -_STEP_MS < wall + self._offset_ms - self.base_ms - running < _STEP_MS:
             self._offset_ms = running + self.base_ms - wall
         return wall, wall + self._offset_ms
+
+
+class _Boot(msgspec.Struct, frozen=True):
+    """Which start of the machine it was, and how its running clock lay to leases' time."""
+
+    boot_id: str
+    base_ms: int
+
+
+def base_of_this_boot(folder: Path) -> int | None:
+    """From the running clock to leases' time, as the last server here had it; None if that was before a reboot."""
+    try:
+        noted = msgspec.json.decode((folder / _FILE).read_bytes(), type=_Boot)
+        return noted.base_ms if noted.boot_id == _BOOT_ID.read_text().strip() else None
+    except (OSError, msgspec.DecodeError):  # the first start, or a system that does not tell; it is not synced either
+        return None
+
+
+def note_base(folder: Path, base_ms: int) -> None:
+    try:
+        boot_id = _BOOT_ID.read_text().strip()
+        temporary = folder / f".tmp-{_FILE}"
+        temporary.write_bytes(msgspec.json.encode(_Boot(boot_id, base_ms)) + b"\n")
+        temporary.replace(folder / _FILE)
+    except OSError as error:
+        log.warning(
+            "%s cannot be written: %s. A clock that is set while no server runs will be believed.", _FILE, error
+        )
 
 
 class HelpersClock:

@@ -21,7 +21,7 @@ class DamageBook:
         """Safe in any thread."""
         if place not in self._places and len(self._places) < _PLACES_MAX:
             self._places.add(place)
-            log.error("%s It is not served, and stepped over. Run 'millstream doctor'.", what)
+            log.error("%s It is not served. Run 'millstream doctor'.", what)
 
     def found(self, error: CorruptData) -> CorruptData:
         """Note what is about to be raised."""

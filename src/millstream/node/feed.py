@@ -192,7 +192,12 @@ class Feed:
         return False
 
     def _chunk(self, place: ArchivedChunk) -> Chunk:
-        return Chunk(self._objects.get_range(archive_name(place.archive), place.at, place.size))
+        name = archive_name(place.archive)
+        try:
+            return Chunk(self._objects.get_range(name, place.at, place.size))
+        except CorruptData as error:
+            where = f"{name} at byte {place.at}"
+            raise CorruptData(f"{where}: {error.message}", place=where) from None
 
     async def _read(self, reading: Callable[[], _T]) -> _T | None:
         """Read chunks in a thread; None where they were merged away or dropped since the catalog was asked."""

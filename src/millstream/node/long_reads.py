@@ -7,7 +7,8 @@ and a read whose stream was trimmed or deleted underneath ends with the reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from ..engine.reading import Cut, count_between, count_hot
 from ..engine.state import Stream
@@ -17,7 +18,33 @@ from .reader import Reader
 
 _PIECE_BYTES = 768 << 10  # with the block that it ends in, less than a megabyte
 _PIECE_MESSAGES = 10_000  # each costs its share of the loop's time, however small it is
+_SMALL_BYTES = 1 << 20  # who reads pieces of this size waits for nobody: connections are bounded
+_LARGE_BYTES_MAX = 128 << 20  # of larger ones, which lie in blocks of large messages, all reads hold so many together
 _COUNTED_MAX = 10_000  # blocks, or appends in memory, that are counted in one turn of the loop
+
+
+class Room:
+    """What large pieces may take of the memory, all together. Whoever finds no room waits until others have sent."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def holding(self, size: int) -> AsyncIterator[None]:
+        if size <= _SMALL_BYTES:
+            yield
+            return
+        async with self._freed:
+            while self._held and self._held + size > _LARGE_BYTES_MAX:
+                await self._freed.wait()
+            self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+            async with self._freed:
+                self._freed.notify_all()
 
 
 class LongRead:
@@ -25,6 +52,7 @@ class LongRead:
         self,
         reader: Reader,
         catalog: CatalogReader,
+        room: Room,
         present: Callable[[Stream], Stream],
         stream: Stream,
         start: int,
@@ -33,6 +61,7 @@ class LongRead:
         """`present` finds the stream as it is by now, or raises. The range must end with a message."""
         self._reader = reader
         self._catalog = catalog
+        self._room = room
         self._present = present
         self._stream = stream
         self._start = start
@@ -43,11 +72,14 @@ class LongRead:
         while at < self._end:
             self._stream = stream = self._present(self._stream)
             end = min(self._reader.piece_end(stream, at, _PIECE_BYTES, _PIECE_MESSAGES), self._end)
-            cut = await self._reader.read(stream, at, end - at)
-            if not at < cut.end <= self._end:
-                raise CorruptData(f"Stream {stream.key}: a read from {at} went to {cut.end}, over {self._end}.")
-            yield cut
-            at = cut.end
+            async with self._room.holding(end - at):
+                self._stream = stream = self._present(stream)
+                cut = await self._reader.read(stream, at, end - at)
+                if not at < cut.end <= self._end:
+                    raise CorruptData(f"Stream {stream.key}: a read from {at} went to {cut.end}, over {self._end}.")
+                at = cut.end
+                yield cut
+                del cut
 
     async def count(self) -> int:
         """How many messages there are."""

@@ -28,14 +28,14 @@ from ..storage.journal import LocalJournal, scan_journal
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import StoredPayloads
 from .bulk import Bulk
-from .clock import Clock
+from .clock import Clock, base_of_this_boot, note_base
 from .damage import DamageBook
 from .expiry import Sweeper
 from .feed import Feed
 from .followers import Followers
 from .leases import LeaseBook
 from .listing import Lister
-from .long_reads import LongRead
+from .long_reads import LongRead, Room
 from .reader import Reader
 from .recent import RecentFacts
 from .record_reader import RecordReader
@@ -122,6 +122,7 @@ class Node:
         self.damage = DamageBook()
         self.reader = Reader(self.machine, catalog, self.objects, self.damage)
         self.sightings = Sightings(self.machine)
+        self._room_for_reads = Room()
         self.records = RecordReader(catalog, self.objects, self.damage)
         self.followers = Followers()
         self.recent = RecentFacts(catalog.state("applied") or 0)
@@ -255,7 +256,7 @@ class Node:
         return now
 
     def long_read(self, stream: Stream, start: int, end: int) -> LongRead:
-        return LongRead(self.reader, self.catalog, self.present, stream, start, end)
+        return LongRead(self.reader, self.catalog, self._room_for_reads, self.present, stream, start, end)
 
     def renew(self, stream: Stream) -> None:
         """A read keeps a stream with a sliding TTL alive; now and then that goes into the journal."""
@@ -307,7 +308,7 @@ class Node:
         self.recent.add(batch.first_sequence, batch.at_ms, batch.changes, batch.told)
         if self.machine.held_bytes > self.limits.hot_bytes_max:
             self.writer.refuse(self._reason_to_refuse())
-        if self.clock.lease_ms() - batch.at_ms - batch.shift_ms >= _SLOW_COMMIT_MS:
+        if self.machine.answered_ms - batch.at_ms - batch.shift_ms >= _SLOW_COMMIT_MS:
             self._renew_again(batch)
         if self.followers.count:
             self.followers.wake(streams_with_followers(batch))
@@ -378,7 +379,9 @@ def recover(root: Path, limits: NodeLimits, files: Files | None = None) -> Recov
             apps_max=limits.transaction_apps_max,
             payloads=StoredPayloads(objects),
         )
-        replayed = replay(machine, journal, catalog, clock)
+        replayed = replay(machine, journal, catalog)
+        clock.go_on(machine.timeline, base_of_this_boot(root))
+        note_base(root, clock.base_ms)
         leftovers = find_leftovers(objects, machine)
         seconds = time.monotonic() - started
         return Recovered(

@@ -13,7 +13,6 @@ from ..storage.data_dir import DataDir
 from ..storage.files import Files
 from ..storage.journal import JournalScan, LocalJournal
 from .checkpoint import Checkpointer
-from .clock import Clock
 
 
 def prepare_catalog(data_dir: DataDir, files: Files, journal: LocalJournal, block_bytes: int) -> int:
@@ -71,7 +70,7 @@ class Replayed(NamedTuple):
     changes: list[Change]
 
 
-def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, clock: Clock) -> list[Replayed]:
+def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader) -> list[Replayed]:
     """Apply what the catalog does not have."""
     applied = catalog.state("applied") or 0
     replay_from = catalog.state("replay_from") or applied + 1
@@ -95,5 +94,4 @@ def replay(machine: Machine, journal: LocalJournal, catalog: CatalogReader, cloc
         if changes:
             replayed.append(Replayed(sequence - len(changes), batch.at_ms, changes))
     machine.shift_ms = machine.timeline.shift_ms
-    clock.go_on(machine.timeline)
     return replayed

@@ -37,6 +37,7 @@ _STAGED = Receipt(Outcome.NOTHING, 0, 0, False, "")
 _CROWD = 32  # writers who do not all wait for each other; the sync is left to another core
 _LARGE_CROWD = 130  # of these most wait for each other: halves cost more than they gain
 _NEVER = 1 << 60
+_TOLD_STEP_MS = 100  # of the machine's clock; less is nobody's concern
 _WRITE_ON_LOOP_MAX = 128 << 10  # larger batches are copied into the page cache by the sync thread
 
 
@@ -186,6 +187,11 @@ class Writer:
         said = self._machine.shift_ms, self._offset_ms
         self._machine.shift_ms, self._offset_ms = lease_ms - at_ms, lease_ms - wall_ms
         batch = self._open = Batch(self._machine.next_sequence, at_ms, lease_ms - at_ms)
+        if abs(said[1] - self._offset_ms) >= _TOLD_STEP_MS:
+            log.warning(
+                "The machine's clock was set by %+.3f s. Leases are not moved by it, commit times do not go back.",
+                (said[1] - self._offset_ms) / 1000,
+            )
         if said != (self._machine.shift_ms, self._offset_ms):
             self._admit(ClockRead(wall_ms, lease_ms), batch)
             self._queued(batch)

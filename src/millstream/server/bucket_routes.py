@@ -20,7 +20,7 @@ from ..protocol.http.extension.paths import (
     parse_bucketed,
 )
 from ..protocol.http.extension.transactions import TRANSACTIONS
-from ..protocol.http.requests import Request, condition
+from ..protocol.http.requests import Request, check_write, condition
 from ..protocol.http.responses import NO_STORE
 from .bulk_routes import BulkRoutes
 from .compression import COMPRESS_MIN, compress, wanted_encoding
@@ -82,9 +82,13 @@ class BucketRoutes:
         method = request.method
         if method in (b"PATCH", b"DELETE") and condition(request.headers, h.IF_MATCH) not in (None, "*"):
             raise PreconditionFailed("Buckets have no ETags, so that none can match. Ask without If-Match, or with *.")
+        if method in (b"PUT", b"PATCH"):
+            check_write(request.headers)
         if method == b"PUT":
             if not is_ordinary(bucket):
                 raise bad_bucket()
+            if h.IF_MATCH in request.headers and self._node.machine.live_bucket(bucket) is None:
+                raise PreconditionFailed("There is no such bucket that could match. Create it without If-Match.")
             settings = parse_settings(request.body, BucketSettings())
             self._node.submit(CreateBucket(bucket, settings), lambda answer: self._created(conn, answer))
         elif method in (b"GET", b"HEAD"):

@@ -28,6 +28,15 @@ def fit_connections(settings: Settings) -> Settings:
     wanted = settings.connections_max + s3p
     if wanted <= room:
         return settings
+    if not s3p:
+        log.warning(
+            "The process may open %d files: connections_max is %d instead of %d. Raise the limit (ulimit -n, "
+            "LimitNOFILE), or lower the setting.",
+            limit,
+            room,
+            settings.connections_max,
+        )
+        return replace(settings, connections_max=room)
     fitting = max(room * settings.connections_max // wanted, 1)
     cut = replace(settings, connections_max=fitting, s3p_connections_max=max(room - fitting, 1))
     log.warning(

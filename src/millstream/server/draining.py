@@ -33,9 +33,10 @@ class Drain:
         self._unsent = sys.maxsize
 
     def has_moved(self, transport: asyncio.Transport) -> bool:
-        """Whether the client has taken something since, and has something left to take."""
+        """Whether the client has something left to take, and not just what it had then. More than then means that we
+        have sent more, and that the client is to be looked at again."""
         before, self._unsent = self._unsent, unsent_bytes(transport)
-        return 0 < self._unsent < before
+        return 0 < self._unsent != before
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:

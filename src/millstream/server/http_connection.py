@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Sequence
+from socket import SO_LINGER, SOL_SOCKET
 from typing import cast
 
 from ..model.commands import Append
@@ -24,6 +26,7 @@ from .http_receiving import CONTINUE, QUEUE_MAX, RequestReceiver
 log = logging.getLogger(__name__)
 
 _LINGER_S = 2.0
+_RESET = struct.pack("ii", 1, 0)  # linger for no time: what is closed is reset
 _JOIN_MAX = 64 << 10  # up to here one copy is cheaper than a longer list for the kernel; beyond, never copy a body
 _PLAIN_APPEND = (b"POST", 204)
 _PLAIN_READ = (b"GET", 200)
@@ -292,7 +295,8 @@ class HttpConnection(RequestReceiver):
             if self._drain.has_moved(self._transport):
                 self.deadline = self._listener.now + self._listener.settings.drain_timeout_s
             else:
-                self._transport.abort()
+                log.info("A client that took nothing for drain_timeout_s was dropped in the middle of an answer.")
+                self.abort()
         elif self._begun:
             self._reject(408, "request_timeout", "The request did not arrive in time.")
         else:
@@ -306,8 +310,13 @@ class HttpConnection(RequestReceiver):
             self._transport.close()
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        """Cut the connection, with a reset: an answer without a length must not look as if this were its end."""
+        transport = self._transport
+        if transport is not None:
+            socket = transport.get_extra_info("socket")
+            if socket is not None and socket.fileno() >= 0:
+                socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+            transport.abort()
 
     def stop(self) -> None:
         """The server stops: finish what is being served, begin nothing more."""

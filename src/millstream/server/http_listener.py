@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from email.utils import formatdate
@@ -165,7 +164,7 @@ class HttpListener:
 
     def _renew_common_lines(self) -> None:
         lines = b"Date: %b\r\nX-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: %b\r\n" % (
-            formatdate(time.time(), usegmt=True).encode(),
+            formatdate(usegmt=True).encode(),
             self._guard.resource_policy,
         )
         if lines != self.common_lines:  # once a second

@@ -64,6 +64,8 @@ class _LongAnswer:
             return
         lines += content_lines(self._stream.content_type)
         encoding = wanted_encoding(request.headers.get(h.ACCEPT_ENCODING, b""))
+        if request.version == "1.0":
+            encoding = None  # it knows no chunks: what is cut must be shorter than announced
         pieces, size = self._pieces(), None
         if encoding is None:
             size = await self._size()

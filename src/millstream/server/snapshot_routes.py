@@ -31,7 +31,7 @@ from ..protocol.http.extension.snapshots import (
     refuse_live,
     snapshot_lines,
 )
-from ..protocol.http.requests import Request, check_write, condition, content_type_of
+from ..protocol.http.requests import Request, check_write, condition, content_type_of, wanted_stream
 from ..protocol.http.responses import NO_STORE
 from .body_sinks import ObjectSink, body_digest
 from .compression import Piece, compressed, wanted_encoding
@@ -83,7 +83,7 @@ class SnapshotRoutes:
         parse_trims(request.query)
         check_write(request.headers)
         content_type_of(request.headers)
-        stream = self._node.visible(path.key)
+        stream = self._named(request, path.key)
         trouble = self._node.trouble()
         if trouble is not None:
             raise Unavailable(trouble)
@@ -92,6 +92,14 @@ class SnapshotRoutes:
         sink = SnapshotSink(conn, self._node.objects, new_object_name(), limit, self._too_large(), rest_s)
         sink.number = stream.number
         return sink
+
+    def _named(self, request: Request, key: str) -> Stream:
+        """The stream that a request is about: the one there is when it comes, if that is the one it asks for."""
+        stream = self._node.visible(key)
+        wanted = wanted_stream(request.query)
+        if wanted is not None:
+            self._streams.check_incarnation(wanted, stream)
+        return stream
 
     def _check_size(self, size: int) -> None:
         if size > self._settings.snapshot_bytes_max:
@@ -104,7 +112,7 @@ class SnapshotRoutes:
     async def _publish(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
         self._check_size(len(request.body))
         sink: SnapshotSink | None = request.sink
-        number = self._node.visible(key).number if sink is None else sink.number
+        number = self._named(request, key).number if sink is None else sink.number
         if sink is None:
             body = request.body
             command = publish_command(request, key, offset, body_digest(body), body, len(body), None)
@@ -138,11 +146,11 @@ class SnapshotRoutes:
         if request.method not in (b"GET", b"HEAD"):
             conn.respond_not_allowed(b"GET, HEAD, OPTIONS")
             return
-        stream = self._node.visible(key)
+        stream = self._named(request, key)
         conn.respond(307, latest_lines(request.path, stream, _latest(stream).offset))
 
     async def _read(self, conn: HttpConnection, request: Request, key: str, offset: int) -> None:
-        stream = self._node.visible(key)
+        stream = self._named(request, key)
         snapshot = _latest(stream, offset)
         self._node.renew(stream)
         stream_id = self._node.stream_id(stream.number)
@@ -155,7 +163,7 @@ class SnapshotRoutes:
         await StreamedAnswer(conn, lines, pieces, snapshot.size).send()
 
     def _refuse_delete(self, request: Request, key: str, offset: int) -> None:
-        stream = self._node.visible(key)
+        stream = self._named(request, key)
         etag = snapshot_etag(self._node.stream_id(stream.number), _latest(stream, offset))
         wanted = condition(request.headers, h.IF_MATCH)
         if wanted is not None and not is_among(wanted, etag):
@@ -173,10 +181,9 @@ class SnapshotRoutes:
             return
         refuse_live(request.query)
         encoding = wanted_encoding(request.headers.get(h.ACCEPT_ENCODING, b""))
-        self._streams.in_background(conn, self._bootstrap(conn, key, encoding))
+        self._streams.in_background(conn, self._bootstrap(conn, self._named(request, key), encoding))
 
-    async def _bootstrap(self, conn: HttpConnection, key: str, encoding: bytes | None) -> None:
-        stream = self._node.visible(key)
+    async def _bootstrap(self, conn: HttpConnection, stream: Stream, encoding: bytes | None) -> None:
         self._node.renew(stream)
         boundary, end = new_boundary(), stream.tail
         lines = bootstrap_lines(stream, self._node.stream_id(stream.number), boundary, end)

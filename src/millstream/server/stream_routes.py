@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 import msgspec
 
 from ..model.commands import Append, Body, Command, Create
-from ..model.errors import Gone, MillstreamError
+from ..model.errors import MillstreamError, stream_recreated
 from ..model.etags import is_among, state_etag
-from ..model.media import is_json
+from ..model.media import is_json, is_text
 from ..model.offsets import NOW, parse_offset
 from ..model.replies import Outcome, Receipt
 from ..node import Cut, Stream
@@ -38,6 +38,7 @@ from ..protocol.http.responses import (
     write_lines,
     write_status,
 )
+from ..protocol.http.sse import UNFINISHED_MAX, unfinished_bytes
 from .compression import COMPRESS_MIN, compress, wanted_encoding
 from .http_connection import HttpConnection
 from .live import NO_EVENT, EventFeed, LongPoll, send_nothing_new
@@ -161,7 +162,7 @@ class StreamRoutes:
         stream = self.node.visible(key)
         stream_id = self.node.stream_id(stream.number)
         if query.stream_id is not None:
-            self._check_incarnation(query.stream_id, stream)
+            self.check_incarnation(query.stream_id, stream)
         lines = metadata_lines(stream, stream_id, self.node.seconds_left(stream))
         wanted = request.headers.get(h.IF_NONE_MATCH)
         if wanted is not None and is_among(wanted.decode("latin-1"), state_etag(stream_id, stream.tail, stream.closed)):
@@ -173,7 +174,7 @@ class StreamRoutes:
         query = read_query(request)
         stream = self.node.visible(key)
         if query.stream_id is not None:
-            self._check_incarnation(query.stream_id, stream)
+            self.check_incarnation(query.stream_id, stream)
         offset = query.offset
         if query.live == "sse" and h.LAST_EVENT_ID in request.headers:
             offset = parse_offset(request.headers[h.LAST_EVENT_ID].decode("latin-1"))
@@ -201,23 +202,30 @@ class StreamRoutes:
             self.send_range(conn, stream, start, query)
 
     def _start_feed(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
-        """Start an SSE response. Whether a JSON stream can be read from here must be known before its head is out."""
-        is_boundary = start in (stream.tail, stream.earliest) or not is_json(stream.content_type)
-        if is_boundary or self.node.reader.read_now(stream, start, 1) is not None:
-            EventFeed(self, conn, stream, start, query).start()
+        """Start an SSE response. Whether a JSON stream can be read from here must be known before its head is out, and
+        whether the tail of a text is inside a character."""
+        looked_at = start
+        if is_json(stream.content_type):
+            is_plain = start in (stream.tail, stream.earliest)
         else:
-            self.in_background(conn, self._start_cold(conn, stream, start, query))
+            is_plain = query.offset != NOW or start != stream.tail or not is_text(stream.content_type)
+            looked_at = start if is_plain else max(stream.earliest, start - UNFINISHED_MAX)
+        if is_plain or looked_at == stream.tail:
+            EventFeed(self, conn, stream, start, query).start()
+        elif (cut := self.node.reader.read_now(stream, looked_at, UNFINISHED_MAX)) is not None:
+            EventFeed(self, conn, stream, _whole_start(stream, start, cut), query).start()
+        else:
+            self.in_background(conn, self._start_cold(conn, stream, start, looked_at, query))
 
-    async def _start_cold(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
-        await self.node.reader.read(stream, start, 1)
-        EventFeed(self, conn, self.node.present(stream), start, query).start()
+    async def _start_cold(
+        self, conn: HttpConnection, stream: Stream, start: int, looked_at: int, query: ReadQuery
+    ) -> None:
+        cut = await self.node.reader.read(stream, looked_at, UNFINISHED_MAX)
+        EventFeed(self, conn, self.node.present(stream), _whole_start(stream, start, cut), query).start()
 
-    def _check_incarnation(self, wanted: str, stream: Stream) -> None:
+    def check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
-            raise Gone(
-                "The stream was deleted and created again: this is another one. Start from -1 without stream-id.",
-                code="stream_recreated",
-            )
+            raise stream_recreated()
 
     def send_range(self, conn: HttpConnection, stream: Stream, start: int, query: ReadQuery) -> None:
         """Answer with what lies between `start` and the tail, or with as much of it as may be sent at once."""
@@ -308,3 +316,10 @@ class StreamRoutes:
         self.cache.put_variant(target, encoding, answer, packed)
         if conn.request is not None:
             conn.respond(200, packed.plain_lines(), packed.pieces, packed.size)
+
+
+def _whole_start(stream: Stream, start: int, cut: Cut) -> int:
+    """Where events start whose first character may lie before `start`, in what was cut out there."""
+    if is_json(stream.content_type) or stream.closed or cut.end != start:
+        return start
+    return start - unfinished_bytes(b"".join(cut.pieces))

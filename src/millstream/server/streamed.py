@@ -49,6 +49,7 @@ class StreamedAnswer:
         self._pieces = pieces
         self._size = size
         self._sent = 0
+        self._unyielded = 0  # bytes since other connections had their turn
         self._drained = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -72,16 +73,9 @@ class StreamedAnswer:
         self._conn.live = self
         self._task = asyncio.current_task()
         try:
-            sent = self._send_piece(first)
+            await self._send_slices(first)
             async for piece in self._pieces:
-                sent += self._send_piece(piece)
-                if self._conn.paused:
-                    self._drained.clear()
-                    await self._drained.wait()
-                    sent = 0
-                elif sent >= _SLICE:
-                    await asyncio.sleep(0)
-                    sent = 0
+                await self._send_slices(piece)
             self._check_size(self._sent)
         except asyncio.CancelledError:
             if not self._is_cancelled:
@@ -89,13 +83,33 @@ class StreamedAnswer:
             return False  # the client is gone: nobody is left to be told
         except MillstreamError as error:
             level = logging.ERROR if isinstance(error, StorageError) else logging.WARNING
-            log.log(level, "A long answer was cut off: %s", error.message)
+            path = b"" if self._conn.request is None else self._conn.request.path
+            log.log(level, "A long answer to %s was cut off: %s", path.decode("latin-1"), error.message)
             self._conn.abort()
             return False
         except BaseException:
             self._conn.abort()
             raise
         return True
+
+    async def _send_slices(self, piece: bytes | memoryview) -> None:
+        """However large a piece is, no more of it is handed over than the client takes, and others have their turns."""
+        if len(piece) <= _SLICE:
+            await self._send_slice(piece)
+            return
+        view = memoryview(piece)
+        for at in range(0, len(piece), _SLICE):
+            await self._send_slice(view[at : at + _SLICE])
+
+    async def _send_slice(self, piece: bytes | memoryview) -> None:
+        self._unyielded += self._send_piece(piece)
+        if self._conn.paused:
+            self._drained.clear()
+            await self._drained.wait()
+            self._unyielded = 0
+        elif self._unyielded >= _SLICE:
+            await asyncio.sleep(0)
+            self._unyielded = 0
 
     def _check_size(self, sent: int) -> None:
         if self._size is not None and sent != self._size:

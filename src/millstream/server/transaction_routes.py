@@ -22,7 +22,7 @@ from ..protocol.http.extension.transactions import (
     staged_body,
     version_body,
 )
-from ..protocol.http.requests import Request
+from ..protocol.http.requests import Request, check_write
 from ..protocol.http.responses import NO_STORE
 from ..storage.transactions import arrow
 from .body_sinks import ObjectSink, UnwantedSink, not_stored
@@ -75,6 +75,7 @@ class TransactionRoutes:
         if method == b"PUT" and path.part is not None:
             self._in_background(conn, self._stage(conn, request, path))
         elif method == b"POST" and len(rest) == 2:
+            check_write(request.headers)
             self._in_background(conn, self._commit_or_say_why(conn, request, path))
         elif method in (b"GET", b"HEAD") and path.part is None:
             self._tell(conn, path)

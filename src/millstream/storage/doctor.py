@@ -176,18 +176,31 @@ def _examine_segments(place: DataDir) -> list[Finding]:
         for missing in sorted(known - present.keys())
     ]
     for segment in sorted(known & present.keys()):
-        at, block = 0, b""  # streams that share a block follow each other
-        try:
-            for extent in read_index(store, present[segment]):
-                if extent.at != at:
-                    at, block = extent.at, store.get_range(present[segment], extent.at, extent.size)
-                    blocks += 1
-                decode_block(block, extent.stream)
-        except MillstreamError as error:
-            findings.append(
-                Finding("error", f"{present[segment]}: {error.message}", "Restore the segment from a backup.")
-            )
+        read, damage = _examine_segment(store, present[segment])
+        blocks += read
+        findings += [Finding("error", what, "Restore the segment from a backup.") for what in damage]
     return [Finding("ok", f"{blocks} blocks in {len(known & present.keys())} segments read well"), *findings]
+
+
+def _examine_segment(store: LocalObjects, name: str) -> tuple[int, list[str]]:
+    """How many blocks read well, and what is wrong with each of the others."""
+    good: set[int] = set()
+    damage: dict[int, str] = {}
+    block = b""  # streams that share a block follow each other
+    at = 0
+    try:
+        for extent in read_index(store, name):
+            if extent.at != at:
+                at, block = extent.at, store.get_range(name, extent.at, extent.size)
+            try:
+                decode_block(block, extent.stream)
+                good.add(at)
+            except MillstreamError as error:
+                place = f"{name} at byte {at}, stream {extent.stream} from offset {extent.first_offset}"
+                damage.setdefault(at, f"{place}: {error.message}")
+    except MillstreamError as error:
+        return 0, [f"{name}: {error.message}"]
+    return len(good - damage.keys()), list(damage.values())
 
 
 def _examine_archive(place: DataDir) -> list[Finding]:

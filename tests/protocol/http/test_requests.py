@@ -449,7 +449,7 @@ def test_a_cursor_that_is_not_ours_is_ignored(value):
     assert asked(b"offset=0&cursor=" + value).cursor is None
 
 
-@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"x", b"1s", b"%C2%B2", b"9999999999999"])
+@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"x", b"1s", b"%C2%B2", b"9" * 21])
 def test_limits_are_plain_integers(value):
     assert refused(asked, b"timeout_ms=" + value) == "bad_timeout_ms"
     assert refused(asked, b"max_bytes=" + value) == "bad_max_bytes"

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from sys import intern
 from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import msgspec
 
@@ -51,8 +51,8 @@ class Request(msgspec.Struct, gc=False):
     @property
     def location_line(self) -> bytes:
         """The header line that names what was created: absolute where the client has said how it calls the server."""
-        host = self.headers.get(h.HOST)
-        return b"Location: http://%b%b\r\n" % (host, self.path) if host else b"Location: %b\r\n" % self.path
+        host, path = self.headers.get(h.HOST), encoded_path(self.path)
+        return b"Location: http://%b%b\r\n" % (host, path) if host else b"Location: %b\r\n" % path
 
 
 class PlainRead(Request):
@@ -66,6 +66,11 @@ class PlainAppend(msgspec.Struct, frozen=True, gc=False):
 
     request: Request  # what all with these header lines have in common: no path, and no body
     command: Append
+
+
+def encoded_path(path: bytes) -> bytes:
+    """A path as it may stand in a URL: clients send characters raw that others would take for something else."""
+    return quote_from_bytes(path, safe="/%:@!$&'()*+,;=~").encode()
 
 
 def origin_form(target: bytes) -> tuple[bytes | None, bytes]:
@@ -124,14 +129,15 @@ def check_write(headers: dict[bytes, bytes]) -> None:
 
 # Most appends carry none of these.
 _WRITER_HEADERS = frozenset(
-    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH} | _REFUSED_HEADERS
+    {h.STREAM_CLOSED, h.PRODUCER_ID, h.PRODUCER_EPOCH, h.PRODUCER_SEQ, h.STREAM_SEQ, h.IF_MATCH, h.IF_NONE_MATCH}
+    | _REFUSED_HEADERS
 )
 
 
 def append_command(request: Request, key: str) -> Append:
     headers = request.headers
     content_type = content_type_of(headers)
-    if _WRITER_HEADERS.isdisjoint(headers):
+    if not request.query and _WRITER_HEADERS.isdisjoint(headers):
         return Append(key, content_type, _append_body(request.body, content_type))
     if not _REFUSED_HEADERS.isdisjoint(headers):
         check_write(headers)
@@ -144,6 +150,8 @@ def append_command(request: Request, key: str) -> Append:
         _producer(headers) if h.PRODUCER_ID in headers or _has_producer_part(headers) else None,
         _token(headers, h.STREAM_SEQ) if h.STREAM_SEQ in headers else None,
         condition(headers, h.IF_MATCH),
+        if_none_match=condition(headers, h.IF_NONE_MATCH),
+        stream_id=wanted_stream(request.query),
     )
 
 
@@ -187,12 +195,30 @@ def create_command(request: Request, key: str, needs_bucket: bool = False) -> Cr
         condition(headers, h.IF_MATCH),
         needs_bucket,
         if_none_match=condition(headers, h.IF_NONE_MATCH),
+        stream_id=wanted_stream(request.query),
     )
 
 
 def delete_command(request: Request, key: str) -> Delete:
-    check_write(request.headers)
-    return Delete(key, condition(request.headers, h.IF_MATCH))
+    headers = request.headers
+    check_write(headers)
+    conditions = condition(headers, h.IF_MATCH), condition(headers, h.IF_NONE_MATCH)
+    return Delete(key, *conditions, wanted_stream(request.query))
+
+
+def wanted_stream(query: bytes) -> str | None:
+    """The one stream that a request is about, whatever has its name by now; refuses what would be another request."""
+    if not query:
+        return None
+    values = parameters(query)
+    refuse_later(values)
+    return values.get("stream-id")
+
+
+def refuse_later(values: dict[str, str]) -> None:
+    for name in _LATER_PARAMETERS:
+        if name in values:
+            raise NotSupported(f"{name}= is not supported yet. Read from an offset.")
 
 
 def condition(headers: dict[bytes, bytes], name: bytes) -> str | None:
@@ -222,9 +248,7 @@ def _parse_query(query: bytes) -> ReadQuery:
     live = values.get("live")
     if live is not None and live not in LIVE_MODES:
         raise BadRequest(f"live must be one of {', '.join(LIVE_MODES)}.", code="bad_live")
-    for name in _LATER_PARAMETERS:
-        if name in values:
-            raise NotSupported(f"{name}= is not supported yet. Read from an offset.")
+    refuse_later(values)
     offset, timestamp = values.get("offset"), values.get("timestamp")
     if offset is not None and timestamp is not None:
         raise BadRequest("Give an offset or a timestamp, not both.", code="bad_timestamp")
@@ -306,7 +330,7 @@ def bounded(values: dict[str, str], name: str, least: int) -> int | None:
     text = values.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) < least:
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) < least:
         raise BadRequest(f"{name} must be an integer of at least {least}.", code=f"bad_{name}")
     return int(text)
 

@@ -42,13 +42,16 @@ def control_event(next_offset: int, cursor: int, *, up_to_date: bool, closed: bo
     return b"event: control\ndata:{%b}\nid: %020d\n\n" % (fields, next_offset)
 
 
+UNFINISHED_MAX = 3  # bytes of a character that lacks one
+
+
 def unfinished_bytes(text: bytes) -> int:
     """How many bytes at the end may be of a character, or a line end, whose rest is yet to come. An event must not
     break one; what can never become a character is not waited for."""
     last = text[-1:]
     if last < b"\x80":
         return int(last == b"\r")
-    end = text[-3:]
+    end = text[-UNFINISHED_MAX:]
     begun = end[utf_8_decode(end, "replace", False)[1] :]
     # Half a surrogate pair is none, though Python's decoder waits for its end, as some of its callers want it.
     return 0 if begun[:1] == b"\xed" and begun[1:] >= b"\xa0" else len(begun)

@@ -36,6 +36,7 @@ _ARRAY = re.compile(rb"\*(0|[1-9][0-9]{0,9})\r\n")
 _BULK = re.compile(rb"\$([1-9][0-9]{0,9})\r\n")
 _BEGUN = re.compile(rb"[*$](?:(?:0|[1-9][0-9]{0,9})\r?)?")  # may still become a line of either
 _COMMAND_BYTES_MAX = 16
+_ELEMENTS_MAX = max(ELEMENTS.values())
 
 
 class Decoder:
@@ -109,6 +110,8 @@ class Decoder:
             return False
         if elements == 0:
             raise BadRequest("a command has at least its name; the array is empty")
+        if elements > _ELEMENTS_MAX:
+            raise BadRequest(f"no command is an array of {elements} elements")
         self._elements = elements
         self._step = Decoder._take_command
         return True

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ....model.errors import BadRequest, NotFound
-from ....model.names import SERVERS_OWN, decoded, fault_in_name, fault_in_new_name, is_reserved
+from ....model.names import decoded, fault_in_name, fault_in_new_name, is_reserved
 
 _PREFIX = b"/ds/"
 _BUCKET = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
@@ -28,7 +28,7 @@ class BucketedPath(NamedTuple):
 def parse_bucketed(path: bytes) -> BucketedPath:
     is_prefixed = path.startswith(_PREFIX)
     bucket, *others = map(decoded, path[len(_PREFIX) if is_prefixed else 1 :].split(b"/"))
-    if not bucket or (bucket in SERVERS_OWN and not is_prefixed):
+    if not bucket or (is_reserved(bucket) and not is_prefixed):
         raise NotFound("Nothing is here. Streams live under /{bucket}/{stream}.", code="unknown_route")
     if is_reserved(bucket):
         raise BadRequest(f"The bucket name '{bucket}' is reserved for the server.", code="bad_bucket")

@@ -11,7 +11,7 @@ from ....model.media import DEFAULT_CONTENT_TYPE
 from ....model.offsets import BEGINNING, NOW, parse_offset
 from ....model.records import Snapshot, StreamRecord
 from .. import headers as h
-from ..requests import Request, check_write, condition, content_type_of, parameters
+from ..requests import Request, check_write, condition, content_type_of, encoded_path, parameters
 from ..responses import NO_STORE, content_lines
 
 SNAPSHOT = "snapshot"
@@ -59,7 +59,8 @@ def snapshot_lines(stream: StreamRecord, snapshot: Snapshot, stream_id: str) -> 
 def latest_lines(path: bytes, stream: StreamRecord, offset: int) -> bytes:
     """The redirect to the latest snapshot; `path` is that of the request. Without scheme and host, which a proxy may
     have changed: RFC 9110 section 10.2.2."""
-    return b"Location: %b/%020d\r\n%b%b" % (path.rstrip(b"/"), offset, _places(stream, offset, offset), NO_STORE)
+    base = encoded_path(path.rstrip(b"/"))
+    return b"Location: %b/%020d\r\n%b%b" % (base, offset, _places(stream, offset, offset), NO_STORE)
 
 
 def bootstrap_lines(stream: StreamRecord, stream_id: str, boundary: bytes, end: int) -> bytes:
