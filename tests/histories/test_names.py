@@ -26,10 +26,8 @@ DURATION_S = 4.0
 def victim(tmp_path: Path) -> Iterator[Victim]:
     server = Victim(tmp_path, BUSY)
     server.start()
-    try:
-        yield server
-    finally:
-        server.end()
+    yield server
+    server.stop()
 
 
 class Names:
