@@ -29,7 +29,7 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
     try:
         yield server
     finally:
-        server.end()
+        server.stop()
 
 
 class Names:
