@@ -26,8 +26,10 @@ DURATION_S = 4.0
 def victim(tmp_path: Path) -> Iterator[Victim]:
     server = Victim(tmp_path, BUSY)
     server.start()
-    yield server
-    server.stop()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 class Names:

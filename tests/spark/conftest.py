@@ -39,7 +39,7 @@ class Bucket:
         self.server = server
         self.name = f"bucket-{next(_names)}"
         self.http = httpx.Client(base_url=f"{server.url}/ds/{self.name}/", timeout=30)
-        self.http.put("", json=settings).raise_for_status()
+        self.http.put(f"{server.url}/ds/{self.name}", json=settings).raise_for_status()
 
     @property
     def where(self) -> dict[str, str]:

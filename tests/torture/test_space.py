@@ -66,11 +66,11 @@ def test_bodies_refused_half_way_do_not_hold_the_journal(victim: Victim) -> None
     port = victim.port
     put(port, A)
     with ExitStack() as stack:
-        wires = [stack.enter_context(Wire(port)) for _ in range(3)]
-        for wire, size in zip(wires, (200_000, 8_000_000, 8_000_000), strict=True):
-            wire.send(request("POST", A, "Content-Type: text/plain", body=b"x" * size))
+        wires = [stack.enter_context(Wire(port)) for _ in range(2)]
+        for wire in wires:
+            wire.send(request("POST", A, "Content-Type: text/plain", body=b"x" * 8_000_000))
         statuses = [wire.answer("POST").status for wire in wires]
-    assert statuses == [204, 503, 503], "the first brings the pressure that the others meet half-way"
+    assert statuses == [503, 503], "their own parts are the pressure that they meet half-way"
     eventually(lambda: metric(port, "millstream_ready") == 1, "the pressure passes")
     post(port, A, b"x" * 10)
     eventually(lambda: len(victim.journal_files) <= 2, "the journal is trimmed")
