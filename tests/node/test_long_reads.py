@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from millstream.model.commands import Trim
-from millstream.model.errors import CorruptData, Gone, NotFound
+from millstream.model.errors import CorruptData, Gone, NotFound, Unavailable
 from millstream.node import long_reads
 from millstream.node.long_reads import Room
 
@@ -144,8 +144,19 @@ async def test_large_pieces_wait_for_each_other_and_small_ones_for_nobody():
             order.append(f"{name} is sent")
 
     async with asyncio.timeout(10), asyncio.TaskGroup() as reads:
-        for name, size in (("first", 100 << 20), ("second", 100 << 20), ("small", 1 << 20), ("huge", 1 << 30)):
+        for name, size in (("first", 200 << 20), ("second", 200 << 20), ("small", 4 << 20), ("huge", 1 << 30)):
             reads.create_task(read(name, size))
     assert order.index("second") > order.index("first is sent")
     assert order.index("small") < order.index("first is sent")
     assert order.index("huge") > order.index("second is sent"), "alone, but it is read"
+
+
+async def test_nobody_waits_for_ever_for_the_large_pieces_of_slow_clients(monkeypatch):
+    monkeypatch.setattr(long_reads, "_PATIENCE_S", 0.05)
+    room = Room()
+    async with room.holding(200 << 20):
+        with pytest.raises(Unavailable, match="large messages"):
+            async with room.holding(200 << 20):
+                pass
+    async with asyncio.timeout(1), room.holding(200 << 20):
+        pass  # whoever gave up has taken no room

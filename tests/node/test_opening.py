@@ -186,14 +186,16 @@ async def test_files_that_are_not_ours_are_left_alone(tmp_path, caplog):
     assert "segments/x.bak" in caplog.text
 
 
-async def test_folders_in_the_place_of_files_are_left_alone(tmp_path):
+async def test_folders_in_the_place_of_files(tmp_path):
+    """Among objects they are left alone; in the journal they may stand where acknowledged data should be."""
     await written(tmp_path)
-    folders = [tmp_path / "objects" / "segments" / "000000000077", tmp_path / "journal" / "dir.log"]
-    for folder in folders:
-        folder.mkdir()
+    (tmp_path / "objects" / "segments" / "000000000077").mkdir()
     async with Rig(tmp_path) as rig:
         assert len(await rig.content("box/a")) == 60 * 400
-    assert all(folder.is_dir() for folder in folders)
+    (tmp_path / "journal" / "dir.log").mkdir()
+    with pytest.raises(CorruptData, match="dir.log has the name of a journal file and is a folder"):
+        Rig(tmp_path).open()
+    assert not examine(tmp_path).healthy
 
 
 async def test_a_start_reads_the_journal_through_once(tmp_path, monkeypatch):

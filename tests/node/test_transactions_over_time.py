@@ -95,6 +95,17 @@ async def test_parts_of_a_deleted_bucket_go_although_older_ones_live(tmp_path):
         assert await desk.read("a") == [1]
 
 
+async def test_parts_of_a_deleted_bucket_are_not_told_of_in_the_next_of_that_name(tmp_path):
+    async with a_desk(tmp_path) as desk:
+        await desk.rig.submit(CreateBucket("other"))
+        await Desk(desk.rig, bucket="other").stage(1, "0", ("a", 1))
+        transactions = desk.rig.node.transactions
+        assert list(transactions.staged("other", desk.app, 1)) == ["0"]
+        await desk.rig.submit(DeleteBucket("other"))
+        await desk.rig.submit(CreateBucket("other"))
+        assert transactions.staged("other", desk.app, 1) == {}
+
+
 async def test_the_object_goes_when_the_segments_have_its_messages(tmp_path):
     async with a_desk(tmp_path, kind=RealRig) as desk:
         desk.rig.node.start()

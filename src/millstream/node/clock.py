@@ -12,6 +12,7 @@ All three are the same as long as nobody sets the machine's clock.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _FILE = "clock.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_TIME_NAMESPACE = "/proc/self/ns/time"
 _STEP_MS = 20  # what wall and running clock may part before it counts as a step
 _TRIES = 100
 _RUNNING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # a machine that sleeps grows older, too
@@ -96,21 +98,25 @@ def base_of_this_boot(folder: Path) -> int | None:
     """From the running clock to leases' time, as the last server here had it; None if that was before a reboot."""
     try:
         noted = msgspec.json.decode((folder / _FILE).read_bytes(), type=_Boot)
-        return noted.base_ms if noted.boot_id == _BOOT_ID.read_text().strip() else None
+        return noted.base_ms if noted.boot_id == _boot_id() else None
     except (OSError, msgspec.DecodeError):  # the first start, or a system that does not tell; it is not synced either
         return None
 
 
 def note_base(folder: Path, base_ms: int) -> None:
     try:
-        boot_id = _BOOT_ID.read_text().strip()
         temporary = folder / f".tmp-{_FILE}"
-        temporary.write_bytes(msgspec.json.encode(_Boot(boot_id, base_ms)) + b"\n")
+        temporary.write_bytes(msgspec.json.encode(_Boot(_boot_id(), base_ms)) + b"\n")
         temporary.replace(folder / _FILE)
     except OSError as error:
         log.warning(
             "%s cannot be written: %s. A clock that is set while no server runs will be believed.", _FILE, error
         )
+
+
+def _boot_id() -> str:
+    """A container may have a running clock of its own: then it is another boot."""
+    return f"{_BOOT_ID.read_text().strip()} {os.readlink(_TIME_NAMESPACE)}"
 
 
 class HelpersClock:

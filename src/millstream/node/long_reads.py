@@ -12,19 +12,21 @@ from contextlib import asynccontextmanager
 
 from ..engine.reading import Cut, count_between, count_hot
 from ..engine.state import Stream
-from ..model.errors import CorruptData
+from ..model.errors import CorruptData, Unavailable
 from ..storage.catalog import CatalogReader
 from .reader import Reader
 
 _PIECE_BYTES = 768 << 10  # with the block that it ends in, less than a megabyte
 _PIECE_MESSAGES = 10_000  # each costs its share of the loop's time, however small it is
-_SMALL_BYTES = 1 << 20  # who reads pieces of this size waits for nobody: connections are bounded
-_LARGE_BYTES_MAX = 128 << 20  # of larger ones, which lie in blocks of large messages, all reads hold so many together
+_SMALL_BYTES = 4 << 20  # who reads pieces of this size waits for nobody: connections are bounded
+_LARGE_BYTES_MAX = 256 << 20  # of larger ones, which lie in blocks of large messages, all reads hold so many together
+_PATIENCE_S = 10.0
 _COUNTED_MAX = 10_000  # blocks, or appends in memory, that are counted in one turn of the loop
 
 
 class Room:
-    """What large pieces may take of the memory, all together. Whoever finds no room waits until others have sent."""
+    """What large pieces may take of the memory, all together. Whoever finds no room waits for others, but not for long:
+    theirs may be slow clients."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -35,10 +37,16 @@ class Room:
         if size <= _SMALL_BYTES:
             yield
             return
-        async with self._freed:
-            while self._held and self._held + size > _LARGE_BYTES_MAX:
-                await self._freed.wait()
-            self._held += size
+        try:
+            async with asyncio.timeout(_PATIENCE_S), self._freed:
+                while self._held and self._held + size > _LARGE_BYTES_MAX:
+                    await self._freed.wait()
+                self._held += size
+        except TimeoutError:
+            raise Unavailable(
+                "Too many large messages are being read at once. Try again, or read with max_bytes.",
+                code="read_pressure",
+            ) from None
         try:
             yield
         finally:
@@ -72,7 +80,8 @@ class LongRead:
         while at < self._end:
             self._stream = stream = self._present(self._stream)
             end = min(self._reader.piece_end(stream, at, _PIECE_BYTES, _PIECE_MESSAGES), self._end)
-            async with self._room.holding(end - at):
+            # What is in memory already costs nothing more.
+            async with self._room.holding(0 if at >= stream.hot_from else end - at):
                 self._stream = stream = self._present(stream)
                 cut = await self._reader.read(stream, at, end - at)
                 if not at < cut.end <= self._end:

@@ -29,7 +29,7 @@ from ..model.errors import (
     TransactionRefused,
     Unavailable,
 )
-from ..model.records import Application
+from ..model.records import Application, BucketRecord
 from ..model.replies import Outcome, Receipt
 from ..storage.objects import LocalObjects
 from ..storage.transactions.objects import decode_additions, object_name, read_additions
@@ -173,7 +173,7 @@ class Transactions:
         try:
             async with self._lock((bucket, app)):  # a commit that is running knows which parts it has
                 wanted = self.admit(bucket, app, version, part)
-                if wanted and self._is_outdated(staged.head):
+                if wanted and self._bucket_of(staged.head) is None:
                     raise _bucket_was_deleted()
                 former = self.parts.add(staged) if wanted else staged
         except MillstreamError:
@@ -182,6 +182,11 @@ class Transactions:
         if former is not None:
             await clear_away(self._objects, [part_name(former.number)])
         return staged if wanted else None
+
+    def staged(self, bucket: str, app: str, version: int) -> dict[str, StagedPart]:
+        """The parts of a version that a commit would find."""
+        present = self.parts.version((bucket, app), version)
+        return {name: part for name, part in present.items() if not self._is_outdated(part.head)}
 
     async def drop(self, bucket: str, app: str, version: int) -> None:
         """Forget what is staged of a version."""
@@ -350,15 +355,18 @@ class Transactions:
     def _is_outdated(self, head: PartHead) -> bool:
         if head.staged_ms + self._limits.staged_ttl_s * 1000 <= self._clock.lease_ms():
             return True
-        bucket = self._machine.find_bucket(head.bucket)
-        if (
-            bucket is None
-            or bucket.deleted
-            or (bucket.created_ms, bucket.number) != (head.bucket_ms, head.bucket_number)
-        ):
+        bucket = self._bucket_of(head)
+        if bucket is None:
             return True
         known = (bucket.apps or {}).get(head.app)
         return known is not None and head.version <= known.version
+
+    def _bucket_of(self, head: PartHead) -> BucketRecord | None:
+        """The very bucket that a part was staged for, if it is still there."""
+        bucket = self._machine.find_bucket(head.bucket)
+        if bucket is None or bucket.deleted:
+            return None
+        return bucket if (bucket.created_ms, bucket.number) == (head.bucket_ms, head.bucket_number) else None
 
     async def _drop_versions(self, app: App, versions: Iterable[int]) -> None:
         names = [part_name(part.number) for version in versions for part in self.parts.drop_version(app, version)]

@@ -147,7 +147,7 @@ class TransactionRoutes:
         if path.version is None:
             _answer(conn, application_body(path.app, known))
             return
-        parts = self._transactions.parts.version((path.bucket, path.app), path.version)
+        parts = self._transactions.staged(path.bucket, path.app, path.version)
         shown = [
             {
                 "part": name,

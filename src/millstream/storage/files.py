@@ -129,9 +129,10 @@ class Files:
             self.sync_directory(folder.parent)
 
     def list_directory(self, path: Path) -> list[str]:
-        """What lies in a folder, but for folders: nothing of ours has any below it."""
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if not entry.is_dir())
+        return sorted(os.listdir(path))
+
+    def is_folder(self, path: Path) -> bool:
+        return path.is_dir()
 
     def free_bytes(self, path: Path) -> int:
         stats = os.statvfs(path)

@@ -130,7 +130,10 @@ class LocalObjects:
     def list(self, prefix: str) -> list[tuple[str, int]]:
         folder = self._root / prefix
         names = [name for name in self._files.list_directory(folder) if not name.startswith(_TEMPORARY)]
-        return [(f"{prefix}/{name}", self._files.size_at(folder / name)) for name in names]
+        # A folder is no object, whatever its name: if one should be there, it is missing.
+        return [
+            (f"{prefix}/{n}", self._files.size_at(folder / n)) for n in names if not self._files.is_folder(folder / n)
+        ]
 
     def numbers(self, prefix: str, name_of: Callable[[int], str]) -> set[int]:
         """The numbers of the objects in a folder. What has another name is not ours, and left alone."""

@@ -135,6 +135,8 @@ def _valid_frame_behind(files: Files, fd: int, places: range, salt: int, last: i
 
 
 def _read_header(path: Path, files: Files) -> FileHeader:
+    if files.is_folder(path):
+        raise CorruptData(f"{path.name} has the name of a journal file and is a folder. Move it away.")
     with _opened(path, files) as fd:
         try:
             return FileHeader.decode(files.pread(fd, HEADER_BYTES, 0))
