@@ -193,7 +193,7 @@ async def test_folders_in_the_place_of_files(tmp_path):
     async with Rig(tmp_path) as rig:
         assert len(await rig.content("box/a")) == 60 * 400
     (tmp_path / "journal" / "dir.log").mkdir()
-    with pytest.raises(CorruptData, match="dir.log has the name of a journal file and is a folder"):
+    with pytest.raises(CorruptData, match=r"dir\.log has the name of a journal file and is a folder"):
         Rig(tmp_path).open()
     assert not examine(tmp_path).healthy
 
