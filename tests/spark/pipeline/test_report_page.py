@@ -19,7 +19,7 @@ from millstream.spark.pipeline.reporting.figures import (
     size_class,
     without_gaps,
 )
-from millstream.spark.pipeline.reporting.page import bytes_text, count_text, duration_text, page
+from millstream.spark.pipeline.reporting.page import axis_time_text, bytes_text, count_text, duration_text, page
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 HOSTILE = 'a"><script>alert(1)</script>&'
@@ -153,3 +153,11 @@ def test_numbers_read_well():
         "2 hours",
         "1 day",
     ]
+
+
+def test_an_axis_that_may_be_days_long_has_dates():
+    moment = datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
+    assert axis_time_text(moment, 86400) == "31 Jan"
+    assert axis_time_text(moment, 3600) == "31 Jan 09:30"
+    assert axis_time_text(moment, 60) == "09:30"
+    assert axis_time_text(moment, 5) == "09:30:00"

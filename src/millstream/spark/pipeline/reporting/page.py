@@ -220,6 +220,8 @@ def time_text(moment: datetime) -> str:
 def axis_time_text(moment: datetime, interval_s: int) -> str:
     if interval_s >= 86400:
         return f"{moment:%d %b}"
+    if interval_s >= 1800:  # the whole axis may be days long
+        return f"{moment:%d %b %H:%M}"
     return f"{moment:%H:%M}" if interval_s >= 60 else f"{moment:%H:%M:%S}"
 
 
