@@ -15,6 +15,7 @@ TEXT, MESSAGES = "one read, text", "one read, JSON"
 QUIET, BESIDE = "appends alone", "beside reads"
 SMALL, LARGE = 100, 1000  # bytes of a message
 FLUSH_SOON = {"checkpoint_age_s": 0.5}
+AFTER_START_S = 10.0  # merges that filling has left to do begin with the start, in the helper, and take memory as well
 
 
 def measure(plan: Plan) -> Figure:
@@ -34,7 +35,7 @@ def _measure(plan: Plan, samples: Samples, server: Server) -> None:
     settle([server], 120.0)
     server.stop()
     server.start()  # what filling has left in memory would hide what reading adds
-    time.sleep(_AFTER_START_S)
+    time.sleep(AFTER_START_S)
     for round_ in range(plan.rounds):
         progress(f"long_reads: round {round_ + 1} of {plan.rounds}")
         for cell, path in ((TEXT, "text/s-0"), (MESSAGES, "json/s-0")):
@@ -45,8 +46,6 @@ def _measure(plan: Plan, samples: Samples, server: Server) -> None:
         settle([server])
         samples.add(round_, MILLSTREAM, BESIDE, _append_beside_reads(plan, server))
 
-
-_AFTER_START_S = (
     10.0  # merges that filling has left to do begin with the start, in the helper, and take memory of their own
 )
 
