@@ -46,9 +46,6 @@ def _measure(plan: Plan, samples: Samples, server: Server) -> None:
         settle([server])
         samples.add(round_, MILLSTREAM, BESIDE, _append_beside_reads(plan, server))
 
-    10.0  # merges that filling has left to do begin with the start, in the helper, and take memory of their own
-)
-
 
 def _fill_json(server: Server, size: int) -> None:
     with plain_client(server) as client:
