@@ -18,6 +18,7 @@ TOLD_MAX = 16  # connections above a limit that are told so; the others are clos
 _OURS = 80  # journal, catalog, helpers, listeners, reads in threads, and those who are told
 _FILES_PART = 8  # of all descriptors: objects that stay open (see `LocalObjects`), bodies and snapshots on their way
 _FILES_MAX = 512
+_FEW = 4096  # connections: an operator should know that there are no more
 
 
 def fit_connections(settings: Settings) -> Settings:
@@ -28,8 +29,10 @@ def fit_connections(settings: Settings) -> Settings:
     wanted = settings.connections_max + s3p
     if wanted <= room:
         return settings
+    level = logging.WARNING if room < _FEW else logging.INFO
     if not s3p:
-        log.warning(
+        log.log(
+            level,
             "The process may open %d files: connections_max is %d instead of %d. Raise the limit (ulimit -n, "
             "LimitNOFILE), or lower the setting.",
             limit,
@@ -39,7 +42,8 @@ def fit_connections(settings: Settings) -> Settings:
         return replace(settings, connections_max=room)
     fitting = max(room * settings.connections_max // wanted, 1)
     cut = replace(settings, connections_max=fitting, s3p_connections_max=max(room - fitting, 1))
-    log.warning(
+    log.log(
+        level,
         "The process may open %d files, which leaves room for %d connections: connections_max is %d instead of %d, "
         "s3p.connections_max %d instead of %d. Raise the limit (ulimit -n, LimitNOFILE), or lower these settings.",
         limit,
