@@ -160,3 +160,20 @@ async def test_nobody_waits_for_ever_for_the_large_pieces_of_slow_clients(monkey
                 pass
     async with asyncio.timeout(1), room.holding(200 << 20):
         pass  # whoever gave up has taken no room
+
+
+async def test_a_few_bytes_are_found_in_two_tiers(tmp_path, monkeypatch):
+    """Also where the disk must be waited for: a read then brings no more than what is in segments."""
+    async with Rig(tmp_path) as rig:
+        await rig.create("box/a", BYTES, b"a\xe2")
+        rig.checkpoint()
+        rig.evict()
+        await rig.append("box/a", b"\x82")
+        stream, reader = rig.stream("box/a"), rig.node.reader
+        assert stream.hot_from == 2
+        at_hand = reader.read_now
+        monkeypatch.setattr(
+            reader, "read_now", lambda of, at, size: None if at < stream.hot_from else at_hand(of, at, size)
+        )
+        assert (await reader.read(stream, 0, 3)).end == 2
+        assert await reader.bytes_between(stream, 0, 3) == b"a\xe2\x82"

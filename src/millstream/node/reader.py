@@ -88,6 +88,14 @@ class Reader:
                 return self._assemble(stream, start, bytes_max, extents, blobs)
         raise _moving()
 
+    async def bytes_between(self, stream: Stream, start: int, end: int) -> bytes:
+        """A few bytes, whichever tiers they lie in; `end` must not lie beyond the tail."""
+        found = bytearray()
+        while start + len(found) < end:
+            cut = await self.read(stream, start + len(found), end - start - len(found))
+            found += b"".join(cut.pieces)
+        return bytes(found)
+
     async def messages(self, stream: Stream, start: int, bytes_max: int) -> Cut:
         """A cut of whole messages, one piece each, whatever the stream holds. `start` must be a boundary."""
         for _ in range(_REPLANS_MAX):

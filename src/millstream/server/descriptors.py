@@ -29,29 +29,18 @@ def fit_connections(settings: Settings) -> Settings:
     wanted = settings.connections_max + s3p
     if wanted <= room:
         return settings
-    level = logging.WARNING if room < _FEW else logging.INFO
-    if not s3p:
-        log.log(
-            level,
-            "The process may open %d files: connections_max is %d instead of %d. Raise the limit (ulimit -n, "
-            "LimitNOFILE), or lower the setting.",
-            limit,
-            room,
-            settings.connections_max,
-        )
-        return replace(settings, connections_max=room)
     fitting = max(room * settings.connections_max // wanted, 1)
     cut = replace(settings, connections_max=fitting, s3p_connections_max=max(room - fitting, 1))
+    said = f"connections_max is {fitting} instead of {settings.connections_max}"
+    if s3p:
+        said += f", s3p.connections_max {cut.s3p_connections_max} instead of {s3p}"
     log.log(
-        level,
-        "The process may open %d files, which leaves room for %d connections: connections_max is %d instead of %d, "
-        "s3p.connections_max %d instead of %d. Raise the limit (ulimit -n, LimitNOFILE), or lower these settings.",
+        logging.WARNING if room < _FEW else logging.INFO,
+        "The process may open %d files, which leaves room for %d connections: %s. "
+        "Raise the limit (ulimit -n, LimitNOFILE), or lower the settings.",
         limit,
         room,
-        cut.connections_max,
-        settings.connections_max,
-        cut.s3p_connections_max,
-        settings.s3p_connections_max,
+        said,
     )
     return cut
 

@@ -212,16 +212,21 @@ class StreamRoutes:
             looked_at = start if is_plain else max(stream.earliest, start - UNFINISHED_MAX)
         if is_plain or looked_at == stream.tail:
             EventFeed(self, conn, stream, start, query).start()
-        elif (cut := self.node.reader.read_now(stream, looked_at, UNFINISHED_MAX)) is not None:
-            EventFeed(self, conn, stream, _whole_start(stream, start, cut), query).start()
+        elif (cut := self.node.reader.read_now(stream, looked_at, UNFINISHED_MAX)) is not None and cut.end >= start:
+            last = b"".join(cut.pieces)
+            EventFeed(self, conn, stream, _whole_start(stream, start, last), query).start()
         else:
             self.in_background(conn, self._start_cold(conn, stream, start, looked_at, query))
 
     async def _start_cold(
         self, conn: HttpConnection, stream: Stream, start: int, looked_at: int, query: ReadQuery
     ) -> None:
-        cut = await self.node.reader.read(stream, looked_at, UNFINISHED_MAX)
-        EventFeed(self, conn, self.node.present(stream), _whole_start(stream, start, cut), query).start()
+        if looked_at == start:  # of a JSON stream: it is refused unless a message begins there
+            last = b""
+            await self.node.reader.read(stream, start, 1)
+        else:
+            last = await self.node.reader.bytes_between(stream, looked_at, start)
+        EventFeed(self, conn, self.node.present(stream), _whole_start(stream, start, last), query).start()
 
     def check_incarnation(self, wanted: str, stream: Stream) -> None:
         if wanted != self.node.stream_id(stream.number):
@@ -318,8 +323,8 @@ class StreamRoutes:
             conn.respond(200, packed.plain_lines(), packed.pieces, packed.size)
 
 
-def _whole_start(stream: Stream, start: int, cut: Cut) -> int:
-    """Where events start whose first character may lie before `start`, in what was cut out there."""
-    if is_json(stream.content_type) or stream.closed or cut.end != start:
+def _whole_start(stream: Stream, start: int, last: bytes) -> int:
+    """Where events start whose first character may have begun in the last bytes before `start`."""
+    if is_json(stream.content_type) or stream.closed:
         return start
-    return start - unfinished_bytes(b"".join(cut.pieces))
+    return start - unfinished_bytes(last)
